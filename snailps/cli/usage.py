@@ -45,7 +45,7 @@ def _sentence(error: Exception, words: Sequence[str]) -> str:
         name = names[-1] if names else (wrong["names"] or "").strip("'\"{}[]")
         return f"{name}: {_plain(wrong['why'])}" + (f"; got {got!r}" if got else "")
     if option := re.match(r"No such option:? '?(-{1,2}[^\s']+)'?", text):
-        near = re.findall(r"--[\w-]+", text[option.end() :])
+        near = re.findall(r"--(?!help\b)[\w-]+", text[option.end() :])  # the end names --help
         return f"there is no option {option[1]}" + _near(option[1], near)
     if command := re.match(r"No such command '([^']*)'", text):
         near = re.findall(r"'([\w-]+)'", text[command.end() :])

@@ -501,7 +501,7 @@ def _validation(figures: Mapping[str, Any]) -> list[str]:
     words = ""
     if best is not None:
         by = next((name for name in test if name not in FIGURED_AT), "")
-        words = f", the best one by {by.replace('_', ' ')}" if by else ", the best one"
+        words = f", the best one by {_spoken(by)}" if by else ", the best one"
         if best != saved:
             words = f"; epoch {best:g} was better, and is lost"
     return [f"{figures_text(test)}: saved is epoch {saved:g}{words} ({len(tests):,} tested)"]
@@ -540,7 +540,13 @@ def _judged(test: Any) -> list[str]:
 def _figure(name: str, value: float | str) -> str:
     """Write a figure of quality, such as ``log loss 0.3142``."""
     text = f"{value:.4g}" if isinstance(value, float) else f"{value}"
-    return f"{name.replace('_', ' ')} {text:.60}"
+    return f"{_spoken(name)} {text:.60}"
+
+
+def _spoken(name: str) -> str:
+    """Write a figure's name in words; a label in it (``f1:__label__spam``) stays as it is."""
+    figure, colon, label = name.partition(":")
+    return figure.replace("_", " ") + colon + label
 
 
 def _reliability(test: Any) -> list[str]:

@@ -67,7 +67,8 @@ def unknown_name(whose: str, name: str, names: Iterable[str]) -> AttributeError:
     """Make the error for a name that is not there, with the one that was meant."""
     near = near_name(name, (known for known in names if not known.startswith("_")))
     hint = f"; did you mean {near}?" if near else ""
-    return AttributeError(f"{whose} has no attribute {name!r}{hint}")
+    # With a name and no object, Python's traceback adds no second hint.
+    return AttributeError(f"{whose} has no attribute {name!r}{hint}", name=name)
 
 
 def tokenize(text: str) -> list[str]:

@@ -302,6 +302,7 @@ def test_train_leaves_what_the_input_is_like_for_the_master_to_say(
         ("--input in.txt --output out --threads x", ["--threads", "x"]),
         ("--input in.txt --output out --optimizer sgd", ["optimizer", "sgd"]),
         ("--input in.txt --output out --dmi 5", ["there is no option --dmi; did you mean --dim?"]),
+        ("--input in.txt --output out --held-out .1", ["no option --held-out. snailps train fast"]),
         ("--input in.txt --output out --servers 0", ["--servers"]),
         ("--input in.txt --output out --set dim", ["--set dim: expected key=value"]),
         ("--input in.txt --output out --set dim=x", ["--set dim: expected", "'x'"]),

@@ -6,6 +6,7 @@ import inspect
 import io
 import pickle
 import sys
+import traceback
 import types
 
 import numpy as np
@@ -508,6 +509,10 @@ def test_unknown_names_and_arguments_say_what_was_meant(tmp_path):
         AttributeError, match="no attribute 'train_superwised'; did you mean train_s"
     ):
         fasttext.train_superwised  # noqa: B018
+    with pytest.raises(AttributeError) as mistake:
+        fasttext.train_superwised  # noqa: B018
+    printed = "".join(traceback.format_exception_only(mistake.value))
+    assert printed.lower().count("did you mean") == 1  # Python adds its own to some
     with pytest.raises(AttributeError, match=r"'snailps.fasttext' has no attribute 'qqqqq'$"):
         fasttext.qqqqq  # noqa: B018
     header, rows = BinHeader(dim=2, loss="softmax", model="supervised"), np.ones((1, 2), np.float32)

@@ -22,6 +22,7 @@ from snailps.monitor.picture import packed, plain, table, trimmed
 from snailps.monitor.series import Series
 from snailps.monitor.static_files import SCRIPTS, static
 from snailps.monitor.watcher import IDLE_S, LOOK_S, Ending, Run, Watcher
+from snailps.node.status import FIGURED_AT
 from snailps.transport import messages
 from snailps.transport.security.trust import OPEN
 
@@ -413,6 +414,10 @@ def test_page_below_the_path_of_a_proxy_is_the_same(page):
         assert (code, headers["Location"]) == (303, "./")
     for name in ("page.html", *SCRIPTS):  # no address begins at the top
         assert not re.search(r"""(href|src)=["'`]/|fetch\([`"']/""", static(name).decode())
+
+
+def test_page_takes_for_figures_what_status_has_as_figures():
+    assert f"!{json.dumps(list(FIGURED_AT))}.includes(name)" in static("page.js").decode()
 
 
 def test_port_in_use_is_told(page):

@@ -295,6 +295,15 @@ def test_end_says_which_epoch_is_saved_though_some_were_not_tested():
         assert f"validation: log loss 0.45: saved is epoch {said}" in lines
 
 
+def test_label_in_a_figure_stays_as_it_is_written():
+    test = {"epoch": 1, "f1:__label__junk_mail": 0.5, "f1_at_1": 0.9}
+    figures = FIGURES | {"tests": [test], "saved_epoch": 1, "best_epoch": 1}
+    assert (
+        "validation: f1:__label__junk_mail 0.5, f1 at 1 0.9: saved is epoch 1, the best one by "
+        "f1:__label__junk_mail (1 tested)"
+    ) in end_lines(ending_of(figures, job="classifier"))
+
+
 def test_time_left_of_a_training_that_may_end_before_is_a_bound():
     line = line_of(make_status(pass_="epoch 12, at most 300"), 8.0)
     assert "epoch 12, at most 300" in line

@@ -216,7 +216,7 @@ function showHead(picture, status) {
     [`${unit} a second`, count(status.units_per_s), status.rate_note],
     [`${unit} trained`, count(status.units), total.trim()],
     status.loss !== null && ["loss", decimals(status.loss), known(status.lr) && `learning rate ${decimals(status.lr)}`],
-    tested(status) && [`test ${testName(status).replaceAll("_", " ")}`, decimals(tested(status)[testName(status)]), `after ${percent(tested(status).progress)}`],
+    tested(status) && [`test ${spoken(testName(status))}`, decimals(tested(status)[testName(status)]), `after ${percent(tested(status).progress)}`],
     ["time", seconds(status.elapsed_s), ""],
     [`blocks done`, blocks.done.toLocaleString("en"), `${blocks.leased.toLocaleString("en")} in work, ${blocks.left.toLocaleString("en")} left`],
     busy.length && ["cores busy", busy.reduce((a, b) => a + b, 0).toFixed(2), memory.length ? `${bytes(memory.reduce((a, b) => a + b, 0))} of memory` : ""],
@@ -228,7 +228,9 @@ function showHead(picture, status) {
 
 // The last test during the training, and the name of its first figure.
 const tested = (status) => (status.tests || []).at(-1);
-const testName = (status) => Object.keys(tested(status)).find((name) => !["progress", "at_s"].includes(name));
+// A label in the name of a figure, as in f1:__label__spam, stays as it is.
+const spoken = (name) => name.replace(/:.*|_/gs, (part) => part === "_" ? " " : part);
+const testName = (status) => Object.keys(tested(status)).find((name) => !["epoch", "progress", "at_s"].includes(name));
 
 function tiles(wanted) {
   const list = byId("tiles");
@@ -463,7 +465,7 @@ function showFacts(picture, status) {
   const found = [...test, ...figures].filter(plain).filter(([name]) => FIGURES[name] !== "");
   byId("facts-panel").hidden = !found.length;
   rows(byId("facts"), found, () => el("div", {}, el("dt"), el("dd")), (item, [name, value]) => {
-    setText(item.children[0], FIGURES[name] || name.replaceAll("_", " "));
+    setText(item.children[0], FIGURES[name] || spoken(name));
     setText(item.children[1], typeof value === "number" ? value.toLocaleString("en", { maximumFractionDigits: 4 }) : String(value));
   });
 }
