@@ -1,7 +1,7 @@
 """Recognises the small texts that Git LFS and git-annex put in the place of a large file.
 
 A repository that was cloned without them has a pointer wherever it has data or a model.
-Must not open files: whoever opens one hands over its first `POINTER_BYTES`.
+Must not open files: the caller hands over its first `POINTER_BYTES`.
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ def lines_of(reading: Reading, path: str, make: Make | None = None) -> Iterator[
 
 
 def chosen(path: str, names: Sequence[str], columns: Sequence[str]) -> list[str]:
-    """The columns of a table in the order of a line: those of `names`, then the others."""
+    """The columns of a table in the order of a line: first `names`, then the others."""
     columns = [name for name in columns if not name.startswith(_INDEX)]
     if len(columns) < len(names):
         raise DataError(

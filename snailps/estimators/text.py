@@ -359,7 +359,7 @@ class TextClassifier(
         if model is None or model.says_prefix or not model.labels[0].startswith(model.prefix):
             prefix = _PREFIX if model is None else to_text(model.prefix)
             return {label: prefix + word_of(label) for label in labels}
-        # Labels of a file that does not say their prefix are those of `classes_`, with it.
+        # A file that does not say the prefix of its labels has it in `classes_`.
         words, prefix = {label: word_of(label) for label in labels}, to_text(model.prefix)
         if other := [word for word in words.values() if not word.startswith(prefix)]:
             raise DataError(

@@ -37,7 +37,7 @@ cdef class Labelling:
     `labels` is a label, others are inner nodes, each the child of a later node; the last is the root.  The
     score of an inner node is for turning to its second child.
 
-    Without `softmax` `shift` is added to the score of a line's best label, `others` to those of its other
+    Without `softmax` `shift` is added to the score of a line's best label, `others` to the scores of its other
     labels.  With `apart` a label's share by softmax, of odds o, has the score ``slope * log(o)``, and these
     are added to it.
     """

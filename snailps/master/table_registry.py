@@ -101,7 +101,7 @@ class TableRegistry:
         return sorted(self._used)
 
     def of_session(self, names: Iterable[str]) -> list[str]:
-        """Those of these tables that belong to no job: their rows outlive it."""
+        """Return the tables that belong to no job: their rows outlive it."""
         return [name for name in names if name in self.tables and name not in self._of_job]
 
     def is_of_driver(self, name: str) -> bool:

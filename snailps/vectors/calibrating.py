@@ -174,7 +174,7 @@ def calibrate(
     the best label gets 31/32. Expected calibration error is the mean, over lines, of the distance
     between the share of right ones and the mean probability, in 15 equally wide bins of the best
     label's probability. If it would rise, a warning says so, and nothing is written; thresholds
-    are then those of the probabilities as they were.
+    are then of the probabilities as they were.
 
     A label that is in no line, or never reaches the precision, gets no threshold and is not
     predicted.

@@ -3,7 +3,7 @@
     path, frame, list, (texts, labels) + model -> labelled_lines -> LabelledLines
     LabelledLines -> `evaluate_labels`, calibrating, retraining
 
-Whoever judges or trains a model that exists takes its lines from here, so that a label, a weight or
+Code that judges or trains an existing model takes its lines from here, so that a label, a weight or
 a prefix means the same to all.  Must not know what is done with the lines.
 """
 

@@ -1,4 +1,4 @@
-"""A classifier that a real job has trained: the figure of its validation is that of every door.
+"""A classifier that a real job has trained: every door has the figure of its validation.
 
 command: train --validation | held_out -> figures of the job
 test, predict, quantize --test, calibrate, fastText's names, Python -> the same, and by hand

@@ -2,7 +2,7 @@
 
     a fault x the message at which it comes x once or twice -> rows, and what a driver hears
 
-The master keeps a journal, unlike those of drawn sessions: another one takes over.
+The master keeps a journal, unlike in drawn sessions: another one takes over.
 """
 
 from dataclasses import replace

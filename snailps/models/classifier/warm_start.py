@@ -30,7 +30,7 @@ from snailps.vectors.label_prediction import training_prefix
 from snailps.vectors.words import to_text
 
 NEW_SHARE = 0.2
-"""Share of new labels among those of a text beyond which a tree forgets: with half of 40 lines it
+"""Share of new labels in a text beyond which a tree forgets: with half of 40 lines it
 lost .15 of the accuracy on old labels in five epochs."""
 _NEW_TREE = (
     "hierarchical softmax would need another tree, which knows the old labels badly. Train anew on "

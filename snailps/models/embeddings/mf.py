@@ -178,7 +178,7 @@ class MatrixFactorization(RotatingWorker, Ranged):
 
     @classmethod
     def columns_asked(cls, settings: Any) -> NameColumns:
-        """The columns of other files, such as `test`: those of the input, without their times."""
+        """The columns of other files, such as `test`: as the input has them, without times."""
         return replace(cls.columns, time=settings.time_column, reads_times=False)
 
     def read(self, block: Block) -> Columns:
