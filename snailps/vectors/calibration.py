@@ -52,8 +52,8 @@ class Calibration:
     temperature : float
         Scores are divided by it, above 0; 1: they stay.
     shift, shift_of_others : float
-        Added to the divided score of a line's best label, and to the scores of its other labels, where
-        each label is judged by itself: with the losses ova and ns, and `apart`.
+        Added to the divided score of a line's best label, and to the scores of its other labels,
+        where each label is judged by itself: with the losses ova and ns, and `apart`.
     apart : bool
         Of softmax: a label's score is the logarithm of the odds of its share, ``p / (1 - p)``, and
         the probabilities of a line's labels no longer add up to 1.  For lines of several labels.

@@ -773,7 +773,7 @@ def training_prefix(model: BinModel) -> bytes:
 def line_reader(model: BinModel, prefix: bytes = b"", *, weighed: bool = False) -> LineReader:
     """Make the reader of a classifier's lines; ValueError if the file is damaged.
 
-    Words that begin with the `prefix` are labels, known or not: by default the prefix of the training.
+    Words that begin with the `prefix` are labels, known or not. Its default: the training's.
     """
     header = model.header
     return LineReader(
