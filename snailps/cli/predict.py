@@ -12,6 +12,7 @@ kind of model imports its own part.
 
 from __future__ import annotations
 
+import os
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -36,12 +37,10 @@ from snailps.vectors.words import to_text
 
 _INPUT = (
     "--input labels files by a classifier (.bin) and writes --format tsv, jsonl or parquet: it "
-    "takes neither a .npz nor --json or --metrics"
+    "takes neither --json nor --metrics"
 )
 _REFUSED = {
     ("text", "--metrics"): "--metrics is for a .npz; for a classifier use snailps test",
-    ("examples", "--input"): _INPUT,
-    ("names", "--input"): _INPUT,
     ("names", "--metrics"): "--metrics: for this model use snailps test {model} {file}",
 }
 """(kind of model, way of asking) -> why this is refused, and what to use instead."""
@@ -147,8 +146,16 @@ def command(
     kind = kind_of(model, "examples")
     if input or output is not None:
         way = "--input"
+        if kind != "text":
+            raise ConfigError(
+                f"--input and --output are for a classifier (.bin): snailps predict {model} FILE "
+                "prints what this model predicts"
+            )
         if text is not None or not input:
-            raise ConfigError("give either a TEXT to label, or --input FILE to label its lines")
+            hint = f"; did you mean --input {text}?" if text and names_file(text) else ""
+            raise ConfigError(
+                f"give either a TEXT to label, or --input FILE to label its lines{hint}"
+            )
         if metrics or as_json:
             raise ConfigError(_INPUT)
     else:
@@ -172,6 +179,12 @@ def command(
     file = text or ""
     match kind, way:
         case "text", "TEXT":
+            if names_file(file):  # as fastText's command takes it
+                typer.echo(
+                    f"snailps: labels the name {file!r} as a text; --input {file} labels the lines "
+                    "of the file",
+                    err=True,
+                )
             label_text(model, file, k, threshold, as_json=as_json)
         case "text", "--input":
             from snailps.cli.labelling import Labels, label_lines
@@ -186,6 +199,10 @@ def command(
             answer(model, file, k, as_json=as_json)
         case refused:
             raise ConfigError(_REFUSED[refused].format(model=model, file=file))
+
+
+def names_file(text: str) -> bool:
+    return os.path.isfile(text)  # noqa: PTH113: of a long text Path.is_file raises
 
 
 def label_text(model: Path, text: str, k: int, threshold: float | None, *, as_json: bool) -> None:

@@ -833,7 +833,11 @@ class MatrixFactorization(NameEstimator, settings=MfSettings, fixed=KEEPS_STATE)
         unknown = {"unknown": int((~good).sum())}
         if rated:
             if len(values) != ids.shape[1]:
-                raise DataError("y: expected the values of X, to compare with; X has none")
+                whose = f"{X!s:.200}" if is_path(X) else "y"
+                raise DataError(
+                    f"{whose}: expected the values of pairs, to compare predictions with; got "
+                    "users and items alone"
+                )
             return {**mf.rating_figures(model.scores(ids), values), **unknown}
         others = np.concatenate([np.zeros((2, 0), np.int32), *model.known_pairs()], axis=1)
         if seen is not None:

@@ -201,6 +201,15 @@ def test_questions_of_a_file_that_cannot_be_read_are_a_line(tmp_path, graph, nam
         app_for(words)(words, standalone_mode=False)
 
 
+@pytest.mark.parametrize("option", ["--input", "--output"])
+def test_predict_of_names_refuses_options_of_a_classifier_with_the_next_step(
+    graph, tmp_path, option
+):
+    words = ["predict", str(tmp_path / "graph.npz"), option, "asked.txt"]
+    with pytest.raises(ConfigError, match=r"snailps predict .*graph\.npz FILE prints"):
+        app_for(words)(words, standalone_mode=False)
+
+
 def test_predict_of_names_refuses_a_threshold(graph, tmp_path):
     (tmp_path / "asked.txt").write_text("zero\tnext\t?\n")
     words = [

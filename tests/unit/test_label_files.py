@@ -126,6 +126,7 @@ def test_output_is_a_file_of_any_format_that_is_not_replaced_unasked(path, tmp_p
         ((), "give a TEXT, or --input FILE"),
         (("up", "--input", "t.txt"), "give either a TEXT to label, or --input"),
         (("--output", "o"), "give either a TEXT to label, or --input"),
+        (("t.txt", "--output", "o"), "did you mean --input t.txt?"),
         (("--input", "t.txt", "--format", "parquet"), "needs --output FILE"),
         (("--input", "t.txt", "--json"), "labels files by a classifier"),
         (("--input", "t.txt", "--metrics"), "labels files by a classifier"),
@@ -155,6 +156,16 @@ def test_what_cannot_be_labelled_is_refused_with_the_next_step(
     (tmp_path / "bad.gz").write_bytes(gzip.compress(RAW.encode())[:-20])
     pq.write_table(pa.table({"body": ["up", None], "n": [1, 2]}), tmp_path / "n.parquet")
     assert said in str(run(path, *words, code=1).exception)
+
+
+def test_name_of_a_file_is_labelled_as_a_text_with_a_hint(path, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "up").write_text(RAW)
+    for text, hint in (("up", "--input up labels the lines of the file"), (300 * "down ", "")):
+        done = run(path, text)
+        assert done.stdout.startswith("1\t__label__")
+        assert hint in done.stderr
+        assert bool(hint) == bool(done.stderr)
 
 
 def test_column_may_come_late_in_the_first_lines_of_json(tmp_path):

@@ -144,13 +144,15 @@ def test_users_and_items_of_the_same_names_are_kept_apart(jobs):
         model.most_similar(1, of="films")
 
 
-def test_evaluation_of_ratings_and_of_lists(jobs):
+def test_evaluation_of_ratings_and_of_lists(jobs, tmp_path):
     rated = snailps.MatrixFactorization(dim=1).fit(RATINGS)
     figures = rated.evaluate([(1, 20), (9, 9)], [4.2, 3.0])
     assert figures["rmse"] == pytest.approx(np.sqrt(0.5))
     assert (figures["mean_absolute_error"], figures["unknown"]) == (pytest.approx(0.5), 1)
-    with pytest.raises(DataError, match="expected the values of X"):
-        rated.evaluate([(1, 20)])
+    (tmp_path / "pairs.txt").write_text("1 20\n")
+    for pairs, whose in (([(1, 20)], "y"), (tmp_path / "pairs.txt", "pairs.txt")):
+        with pytest.raises(DataError, match=f"{whose}: expected the values of pairs"):
+            rated.evaluate(pairs)
     listed = snailps.MatrixFactorization(dim=1, loss="softmax", top=1).fit(
         [(1, 10), (1, 20), (2, 10), (2, 30)]
     )
