@@ -254,10 +254,12 @@ def decoded(column: Any) -> Any:
     """An Arrow column in which each row has its own value, in place of a code or a run.
 
     pyarrow's own conversion to NumPy gives a null among codes the dictionary's last value, and has
-    none for runs.  Data that is no such column is returned unchanged.
+    none for runs.  A Table gets such columns; data that is none is returned unchanged.
     """
     kind = str(getattr(column, "type", ""))
     is_arrow = library_of(column) == "pyarrow"
+    if is_arrow and hasattr(column, "column_names"):
+        return column.from_arrays([*map(decoded, column.columns)], names=column.column_names)
     if is_arrow and kind.startswith("dictionary<"):
         arrow = optional_module("pyarrow", "reading codes", "pyarrow")
         try:

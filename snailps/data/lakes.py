@@ -113,8 +113,10 @@ def refuse_listed_elsewhere(path: str) -> None:
             )
 
 
-def columns_around(path: str) -> dict[str, str]:
+def columns_around(path: str) -> dict[str, Any]:
     """Columns, with their types as the list has them, of the table whose list has this file.
+
+    A type is a text, or an object for a type with others in it (`fields_in`).
 
     Empty: no folder above it has a list that knows columns.  A file that was written before a
     column was added lacks it: the column is null there.  Needs neither deltalake nor pyiceberg, so
@@ -124,15 +126,21 @@ def columns_around(path: str) -> dict[str, str]:
     for folder in Path(path).parents:
         if (kind := kind_of_folder(str(folder))) in read:
             try:
-                fields = read[str(kind)](folder)
-                return {field["name"]: _type_of(field["type"]) for field in fields}
+                return {field["name"]: field["type"] for field in read[str(kind)](folder)}
             except (OSError, ValueError, KeyError, TypeError) as error:
                 raise DataError(f"cannot read the {kind} table {folder}: {error}") from error
     return {}
 
 
-def _type_of(kind: Any) -> str:
+def type_name(kind: Any) -> str:
+    """The name of a column's type in `columns_around`."""
     return kind if isinstance(kind, str) else str(kind["type"])
+
+
+def fields_in(kind: Any) -> dict[str, Any]:
+    """Fields of a struct, by its type in `columns_around`; empty for another type."""
+    fields = {} if isinstance(kind, str) else kind.get("fields", ())
+    return {field["name"]: field["type"] for field in fields}
 
 
 def _delta_schema(folder: Path) -> Any:

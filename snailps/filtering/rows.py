@@ -29,6 +29,7 @@ from snailps.data.formats.table import (
     raw_text,
     table_errors,
 )
+from snailps.data.lakes import fields_in, type_name
 from snailps.data.partitions import columns_of_folders
 from snailps.errors import ConfigError, DataError
 from snailps.filtering.tasks import Task, open_rows
@@ -258,7 +259,9 @@ class _SchemaColumns(_Columns):
 
     def values(self, batch: RowBatch, name: str) -> Column:
         if (stored := self._stored_values(batch, name)) is None:
-            return _constant_column(self.path, self.table.folders, name, batch)
+            if name in self.table.folders or not self._is_listed(name):
+                return _constant_column(self.path, self.table.folders, name, batch)
+            stored = self._nulls(batch.rows)
         return self._column(name, stored)
 
     def _column(self, name: str, stored: Any) -> Column:
@@ -280,8 +283,18 @@ class _SchemaColumns(_Columns):
         )
 
     def _nulls(self, rows: int) -> Any:
-        """Texts of rows of a file that was written before its table got the column."""
+        """Texts of rows of a file that was written before its table got the column or field."""
         return _arrow().nulls(rows, "string")
+
+    def _is_listed(self, name: str) -> bool:
+        """Whether the table whose list has this file has this column, or field in one."""
+        fields = self.table.listed_columns
+        while (path := _path_of(name, fields)) is not None:
+            kind, name = fields[path[0]], path[1]
+            if not name or type_name(kind) == "map":
+                return True
+            fields = fields_in(kind)
+        return False
 
     def _stored_values(self, batch: RowBatch, name: str) -> Any:
         """Values of a column, or of a field in one; None: the file has no such column."""
@@ -293,6 +306,8 @@ class _SchemaColumns(_Columns):
         """An empty array of a column's or field's type."""
         path = _path_of(name, self.table.own_names)
         if path is None:
+            if name not in self.table.names and not self._is_listed(name):
+                raise no_column(self.path, name, self.table.names)
             return self._nulls(0)
         return self._field(_stored(self.table.no_values(path[0])), *path)
 
@@ -314,6 +329,8 @@ class _SchemaColumns(_Columns):
                 )
             fields = [field.name for field in values.type]
             if (inner := _path_of(path, fields)) is None:
+                if self._is_listed(f"{column}.{path}"):
+                    return self._nulls(len(values))
                 raise no_column(f"{self.path}: column {column!r}", path, fields)
             compute = optional_module("pyarrow.compute", "fields of structs", "snailps[data]")
             values = _stored(compute.struct_field(values, fields.index(inner[0])))

@@ -28,7 +28,9 @@ from snailps.data.packed_words import PackedWords
 from snailps.data.word_counts import SEPARATORS
 from snailps.dataclass import dataclass, replace
 from snailps.errors import ModelFileError, shown_bytes
+from snailps.pointers import POINTER_BYTES
 from snailps.vectors.calibration import Calibration
+from snailps.vectors.model_file import refuse_pointer
 from snailps.vectors.quantised import Cursor, QuantisedRows, read_quantised
 
 MAGIC = 793712314
@@ -295,6 +297,7 @@ def read_bin(
     try:
         with open(path, "rb") if file is None else nullcontext(file) as source:
             length = os.fstat(source.fileno()).st_size
+            refuse_pointer(path, os.pread(source.fileno(), POINTER_BYTES, 0))
             if length < _UNVERSIONED.head.size:
                 raise _too_short(path, length)
             memory = (
@@ -349,6 +352,7 @@ def read_header(path: str | os.PathLike[str], file: IO[bytes] | None = None) -> 
             source.seek(0)
     except OSError as error:
         raise ModelFileError(f"{path}: cannot be read: {error.strerror or error}") from error
+    refuse_pointer(path, start[:POINTER_BYTES])
     if len(start) < _UNVERSIONED.head.size:
         raise _too_short(path, len(start))
     return _unpack_header(path, start)[0]

@@ -28,6 +28,7 @@ from snailps.data.array_archives import Member, arrays_of, member_of, values_of
 from snailps.data.atomic import atomic_file
 from snailps.data.file_kinds import is_pipe
 from snailps.errors import MisuseError, ModelFileError
+from snailps.pointers import POINTER_BYTES, pointer_of
 
 HEADER = "about"
 """Name of the array with the header, UTF-8 JSON."""
@@ -152,10 +153,17 @@ def check_rows(name: str, keys: NDArray[Any], rows: NDArray[Any]) -> None:
         raise ValueError(f"{name}: keys {keys.dtype}{keys.shape} and rows {rows.dtype}{rows.shape}")
 
 
+def refuse_pointer(path: str | os.PathLike[str], head: bytes) -> None:
+    """ModelFileError: by its first bytes a file is a pointer in the place of the model."""
+    if pointer := pointer_of(head):
+        raise ModelFileError(f"{path} is {pointer}")
+
+
 class ModelFile:
     """The arrays of an open file, by name; raises `OSError` or one of `DAMAGED`."""
 
     def __init__(self, path: str | os.PathLike[str], file: IO[bytes]) -> None:
+        refuse_pointer(path, file.read(POINTER_BYTES))
         self._path, self._file, self._archive = path, file, zipfile.ZipFile(file)
         self._bytes = file.seek(0, os.SEEK_END)
         self.members = self._archive.namelist()

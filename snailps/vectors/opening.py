@@ -21,8 +21,8 @@ from snailps.data.atomic import free_bytes, human_bytes
 from snailps.earlier_names import JOURNAL_COPY
 from snailps.errors import ModelFileError
 from snailps.kernels.quota import memory
-from snailps.pointers import POINTER_BYTES, pointer_of
-from snailps.vectors.model_file import refuse_pipe
+from snailps.pointers import POINTER_BYTES
+from snailps.vectors.model_file import refuse_pipe, refuse_pointer
 
 Path_: TypeAlias = "str | os.PathLike[str]"
 
@@ -92,8 +92,7 @@ def first_bytes(path: Path_) -> bytes:
         raise ModelFileError(f"{path}: {identify_folder(path)}") from error
     except OSError as error:
         raise ModelFileError(f"{path}: cannot be read: {error.strerror or error}") from error
-    if pointer := pointer_of(head):
-        raise ModelFileError(f"{path} is {pointer}")
+    refuse_pointer(path, head)
     return head
 
 

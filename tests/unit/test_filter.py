@@ -19,7 +19,7 @@ import pyarrow.orc as orc
 import pyarrow.parquet as pq
 import pytest
 import zstandard
-from test_folders import grown_delta, put
+from test_folders import delta, grown_delta, put
 
 import snailps
 from snailps.cli import printing
@@ -397,6 +397,39 @@ def test_column_that_a_table_got_later_is_null_in_conditions(model, tmp_path, mo
         keep(model, tmp_path / "t", tmp_path / "added", add=["n=hq.p"])
     with pytest.raises(DataError, match=r"has no column 'z', but .*"):
         kept("z > 1 and hq.p >= 0")
+
+
+def test_field_that_a_table_got_later_is_null_in_conditions(model, tmp_path, monkeypatch):
+    """Structs of a Delta table grow as its columns do."""
+    source = {"name": "from", "type": "string"}
+    meta = {"type": "struct", "fields": [{"name": "n", "type": "long"}, source]}
+    tags = {"type": "map", "keyType": "string", "valueType": "string"}
+    kinds = {"text": "string", "meta": meta, "extra": meta, "tags": tags}
+    fields = [{"name": name, "type": kind} for name, kind in kinds.items()]
+    schema = {"schemaString": json.dumps({"type": "struct", "fields": fields})}
+    folder = tmp_path / "t"
+    (folder / "_delta_log").mkdir(parents=True)
+    (folder / f"_delta_log/{0:020}.json").write_text(f"{json.dumps({'metaData': schema})}\n")
+    old = pa.table({"text": ["up"], "meta": [{"n": 1}]})
+    grown = {"n": 1, "from": "web"}
+    pairs = pa.array([[("a", "b")]], pa.map_(pa.string(), pa.string()))
+    new = pa.table({"text": ["up"], "meta": [grown], "extra": [grown], "tags": pairs})
+    put(folder, "a.parquet", table=old)
+    put(folder, "b.parquet", table=new)
+    delta(monkeypatch, files=("a.parquet", "b.parquet"))
+
+    def kept(condition):
+        done = keep(model, folder, tmp_path / "out", f"{condition} and hq.p >= 0", overwrite=True)
+        return done["kept"], done["rows"]
+
+    for condition in ('meta["from"] == "web"', 'extra["from"] == "web"', "extra.n == 1"):
+        assert kept(condition) == (1, 2)
+        assert kept(f"not ({condition})") == (0, 2)
+    assert kept('tags.a == "b"') == (1, 2)
+    assert kept("meta.n == 1") == (2, 2)
+    for condition in ("extra.z == 1", "meta.z == 1"):
+        with pytest.raises(DataError, match="has no column"):
+            kept(condition)
 
 
 SPARK, AVRO = b"org.apache.spark.sql.parquet.row.metadata", b"parquet.avro.schema"

@@ -246,6 +246,8 @@ def test_null_among_codes_is_missing(tmp_path):
             table = table_of(pa.table({"n": column}))
             found = table.column("n").numbers(0, 4)
             np.testing.assert_array_equal(found, [1.5, np.nan, 2.0, 2.0])
+            with pytest.raises(DataError, match="contains NaN"):
+                targets_of(pa.table({"n": column}), "X")
 
 
 def test_columns_of_other_libraries_are_columns():

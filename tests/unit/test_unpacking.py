@@ -25,6 +25,8 @@ from snailps.data.unpacking import (
     version_of,
 )
 from snailps.errors import ConfigError, DataError, ModelFileError
+from snailps.vectors.fasttext_bin import read_header
+from snailps.vectors.model_file import ModelFile
 
 TEXT = b"some words to pack\n" * 5000
 PACK = {".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress}
@@ -322,6 +324,11 @@ def test_pointer_in_the_place_of_a_file_is_refused_by_name(buckets, tmp_path, te
         (tmp_path / path).write_bytes(text)
         with pytest.raises(ModelFileError, match=wanted):
             snailps.load(tmp_path / path)
+    # --continue-from opens these by itself.
+    with pytest.raises(ModelFileError, match=wanted):
+        read_header(tmp_path / "m.bin")
+    with (tmp_path / "m.npz").open("rb") as file, pytest.raises(ModelFileError, match=wanted):
+        ModelFile("m.npz", file)
     (tmp_path / "job.conf").write_bytes(text)
     with pytest.raises(ConfigError, match=wanted):
         read_conf(str(tmp_path / "job.conf"))

@@ -29,7 +29,7 @@ from snailps.data.columns import MISSING, TRUTH, Column, Kind, as_float, is_numb
 from snailps.data.elements import DataTable, table_of_lists
 from snailps.data.formats import FORMATS, format_of
 from snailps.data.host_cache import Make
-from snailps.data.lakes import columns_around
+from snailps.data.lakes import columns_around, type_name
 from snailps.data.partitions import columns_of_folders
 from snailps.data.unpacking import is_url, open_content, read_errors
 from snailps.dataclass import dataclass, replace
@@ -153,13 +153,16 @@ class TableFile(ABC):
         return {name: text for name, text in constant.items() if name not in self.own_names}
 
     @cached_property
+    def listed_columns(self) -> dict[str, Any]:
+        """Columns of the table whose list has this file, as in `columns_around`."""
+        return columns_around(self.path) if self.is_typed and not is_url(self.path) else {}
+
+    @cached_property
     def later_columns(self) -> dict[str, str]:
         """Columns, with their types, that the file's table got after the file was written."""
-        if not self.is_typed or is_url(self.path):
-            return {}
-        columns = columns_around(self.path).items()
+        columns = self.listed_columns.items()
         taken = (*self.own_names, *columns_of_folders(self.path))
-        return {name: kind for name, kind in columns if name not in taken}
+        return {name: type_name(kind) for name, kind in columns if name not in taken}
 
     @cached_property
     def names(self) -> list[str]:
@@ -179,11 +182,11 @@ class TableFile(ABC):
         left out: their kind depends on all files (`kinds_of_folders`).
         """
         kinds = self._kinds([*but, *self.folders])
-        for name, type_name in self.later_columns.items():
+        for name, listed in self.later_columns.items():
             if name in but:
                 continue
-            if not (kind := _LISTED_TYPES.get(type_name.partition("(")[0])):
-                raise self.odd_type(name, type_name)
+            if not (kind := _LISTED_TYPES.get(listed.partition("(")[0])):
+                raise self.odd_type(name, listed)
             kinds[name] = kind
         return kinds
 
