@@ -8,8 +8,8 @@ right.  Where each label is judged by itself, a shift is added, because a temper
 the probability 1/2: of lines of one label both are a logistic regression of "the best label is
 right", and others have a shift of their own, because the best label is right more often than
 another one of the same score; of lines of several labels they are a regression over all pairs of a
-line and a label.  A threshold is the least probability with which a label is predicted, chosen for
-a precision or a recall.
+line and a label, with two shifts only where one would raise the error of best labels.  A threshold
+is the least probability with which a label is predicted, chosen for a precision or a recall.
 
 References
 ----------
@@ -400,7 +400,13 @@ class _Sample(NamedTuple):
             slope, shift = _logistic(*self._sums(), lines)
             if not least <= slope <= 1 / least:
                 return Calibration()  # labels that lines have do not score higher than others
-            return Calibration(1 / slope, {}, {}, shift, shift, apart=self.is_softmax)
+            together = Calibration(1 / slope, {}, {}, shift, shift, apart=self.is_softmax)
+            of_best = _shift(slope, self._best_odds(), self.right, self.weights, lines)
+            of_others = _shift(slope, *self._sums(without_best=True), lines)
+            # Two shifts change the order of pairs of different lines: only where one is no good.
+            if of_best < of_others or self.error(together) <= self.error(Calibration()):
+                return together
+            return replace(together, shift=of_best, shift_of_others=of_others)
         right, every = float(self.right.sum()) * lines, float(self.weights.sum()) * lines
         if not self.is_softmax and min(right, every - right) >= _EVENTS:
             slope, shift = _logistic(self._best_odds(), self.right, self.weights, lines)

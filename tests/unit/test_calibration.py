@@ -394,6 +394,34 @@ def test_lines_of_several_labels_lose_no_recall_at_a_precision(tmp_path, loss):
 
 
 @pytest.mark.parametrize("loss", ["ova", "ns"])
+def test_best_labels_of_several_have_a_shift_of_their_own_where_one_shift_is_no_good(
+    tmp_path, loss
+):
+    """A line's best label is right far more often than another one of its score: by one shift the
+    probabilities of best labels are farther from the truth than before."""
+    scores = np.random.default_rng(6).normal(0, 1.5, (1500, 3))
+    shifts = np.where(scores == scores.max(1, keepdims=True), 1.0, -2.5)
+
+    def labels_of(row, random):
+        own = shifts[np.flatnonzero((scores == row).all(1))[0]]
+        return several(1.0, own)(row, random)
+
+    model, lines = drawn(tmp_path, scores, labels_of, loss)
+    labels = [line.split()[:-1] for line in lines.read_text().splitlines()]
+    best = [LABELS[place].decode() for place in scores.argmax(1)]
+    right = sum(label in line for label, line in zip(best, labels, strict=True))
+    assert sum(len(line) > 1 for line in labels) > 0.1 * len(labels)
+    report = snailps.calibrate(model, lines)
+    assert report.path
+    assert report.calibration_error_after < report.calibration_error_before
+    chances = LabelModel(model).probabilities([f"w{number}" for number in range(1500)])
+    assert (chances.argmax(1) == scores.argmax(1)).all()
+    # Platt's targets move a mean by 1 / n.
+    assert chances.max(1).sum() == pytest.approx(right, abs=2)
+    assert chances.sum() == pytest.approx(sum(map(len, labels)), abs=4)
+
+
+@pytest.mark.parametrize("loss", ["ova", "ns"])
 def test_other_labels_of_lines_with_one_label_add_up_to_what_they_are(tmp_path, loss):
     """The best label says how often it is right, and all together are one label a line."""
     scores = np.random.default_rng(4).normal(-1.5, 1.5, (2000, 3))
