@@ -202,7 +202,7 @@ def command(
 
 
 def names_file(text: str) -> bool:
-    return os.path.isfile(text)  # noqa: PTH113: of a long text Path.is_file raises
+    return os.path.isfile(text)  # noqa: PTH113 (of a long text Path.is_file raises)
 
 
 def label_text(model: Path, text: str, k: int, threshold: float | None, *, as_json: bool) -> None:
