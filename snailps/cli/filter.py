@@ -158,7 +158,8 @@ def command(
     if done["without_text"]:
         typer.echo(f"  {done['without_text']:,} have no text")
     if bad_lines := done.get("bad_lines"):  # a manifest of an earlier version has none
-        typer.echo(f"  {bad_lines:,} malformed lines were left out")
+        lines = counted(bad_lines, "malformed line was", "malformed lines were")
+        typer.echo(f"  {lines} left out")
     if keep_scores:
         for name, count in done["scored"].items():
             typer.echo(

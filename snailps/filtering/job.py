@@ -335,7 +335,8 @@ class FilterJob:
         with atomic_file(self.results.place_of(MANIFEST)) as file:
             file.write(json.dumps(manifest, indent=1).encode() + b"\n")
         if total.bad_lines:
-            log.warning("%d malformed lines were left out: %s", total.bad_lines, total.first_bad)
+            lines = "line was" if total.bad_lines == 1 else "lines were"
+            log.warning("%d malformed %s left out: %s", total.bad_lines, lines, total.first_bad)
         for name, words in total.unread.items():
             warn_of_unread(words, f"model {name}")
         return manifest

@@ -152,6 +152,16 @@ def test_line_with_an_unknown_name_does_not_end_the_answers(graph):
     assert known == [("one", 0.0)]
 
 
+@pytest.mark.parametrize("several", [["u"], ("u", "v"), np.array(["u"])])
+def test_question_about_one_name_refuses_several(graph, ratings, several):
+    with pytest.raises(DataError, match="expected one name of its users"):
+        ratings.predict(several, "i")  # it was the rating of an unknown user
+    with pytest.raises(DataError, match="expected one name of its items"):
+        ratings.predict("u", several)
+    with pytest.raises(DataError, match="expected one name of its entities"):
+        graph.score("one", "next", several)
+
+
 def test_graph_model_refuses_unknown_names(graph):
     with pytest.raises(DataError, match="'three' is none of its 4 entities"):
         graph.tails("three", "next")

@@ -156,7 +156,7 @@ class NamedRows(ABC):
 
     def place(self, kind: str, name: Name) -> int:
         """Return the number of a name; `UnknownName` if the model lacks it."""
-        place = self._places[kind].get(str(name))
+        place = self._places[kind].get(text_of_one(kind, name))
         if place is None:
             raise UnknownName(partial(self.unknown, name, kind))
         return place
@@ -489,7 +489,8 @@ class FactorModel(NamedRows):
         """
         if not self.settings.predicts:
             return float(self.vector("users", user) @ self.vector("items", item))
-        pair = [self.numbers("users", [str(user)]), self.numbers("items", [str(item)])]
+        names = {"users": user, "items": item}
+        pair = [self.numbers(kind, [text_of_one(kind, name)]) for kind, name in names.items()]
         return float(self.scores(np.array(pair))[0])
 
     def scores(self, pairs: NDArray[np.int32]) -> NDArray[Any]:
@@ -695,6 +696,15 @@ def is_one(names: OneOrMore) -> bool:
     if isinstance(names, np.ndarray):
         return names.ndim == 0
     return isinstance(names, (str, bytes)) or not isinstance(names, Iterable)
+
+
+def text_of_one(kind: str, name: Name) -> str:
+    """Return a name's text.  The text of a list would be an unknown name, which has a rating."""
+    if not is_one(name):
+        raise DataError(
+            f"expected one name of its {kind}, got {name!r:.80}: ask for each by itself"
+        )
+    return str(name)
 
 
 def repeatable(names: Iterable[Name]) -> Iterable[Name]:
