@@ -320,8 +320,7 @@ class _SchemaColumns(_Columns):
         while path:
             values = decoded(values)
             if types.is_map(values.type):
-                compute = optional_module("pyarrow.compute", "fields of maps", "snailps[data]")
-                return compute.map_lookup(values, path, "first")
+                return self._looked_up(values, column, path)
             if not types.is_struct(values.type):
                 raise DataError(
                     f"{self.path}: column {column!r} has type {values.type}, which has no field "
@@ -336,6 +335,19 @@ class _SchemaColumns(_Columns):
             values = _stored(compute.struct_field(values, fields.index(inner[0])))
             column, path = f"{column}.{inner[0]}", inner[1]
         return values
+
+    def _looked_up(self, values: Any, column: str, text: str) -> Any:
+        """The values of a key of maps, whose keys may be of any type that a text can be cast to."""
+        arrow = _arrow()
+        compute = optional_module("pyarrow.compute", "fields of maps", "snailps[data]")
+        try:
+            key = arrow.scalar(text).cast(values.type.key_type)
+            return compute.map_lookup(values, key, "first")
+        except arrow.ArrowException:
+            raise DataError(
+                f"{self.path}: cannot look up {text!r} in column {column!r}, whose keys have type "
+                f"{values.type.key_type}: expected texts or numbers"
+            ) from None
 
     def _check_once(self, name: str) -> None:
         """DataError: the file has no such column, or several."""
@@ -375,10 +387,11 @@ class _JsonColumns(_Columns):
         ]
 
     def texts(self, batch: RowBatch) -> _Texts:
-        texts = list(map(raw_text, self._listed(batch, self.text_column)))
+        skips = self.table.skips_bad
+        texts = list(map(raw_text, self._listed(batch, self.text_column, any_value=skips)))
         if {*map(type, texts)} <= {bytes, type(None)}:
             return _ListedTexts(texts)
-        if self.table.skips_bad:
+        if skips:
             return _ListedTexts([text if isinstance(text, bytes) else None for text in texts])
         line, text = next(
             (line, text)
@@ -405,20 +418,23 @@ class _JsonColumns(_Columns):
             f"{', '.join(sorted(kind.__name__ for kind in types))}: expected numbers or texts"
         )
 
-    def _listed(self, batch: RowBatch, name: str) -> list[Any]:
-        """Values of a name, or of a name in an object; None where a line lacks it."""
+    def _listed(self, batch: RowBatch, name: str, *, any_value: bool = False) -> list[Any]:
+        """Values of a name, or of a name in an object; None where a line lacks it, and with
+        `any_value` also where it has no object."""
         column, path = _path_of(name, batch.columns) or (name, "")
         values: list[Any] = batch.column(column).data
         if not path:
             return values
         return [
-            self._inside(value, path, column, line)
+            self._inside(value, path, column, line, any_value)
             for line, value in zip(batch.numbers, values, strict=True)
         ]
 
-    def _inside(self, value: Any, path: str, column: str, line: int) -> Any:
+    def _inside(self, value: Any, path: str, column: str, line: int, any_value: bool) -> Any:
         while path and value is not None:
             if not isinstance(value, dict):
+                if any_value:
+                    return None
                 raise DataError(
                     f"{self.path}, line {line:,}: expected an object with {path!r} in {column!r}, "
                     f"got {value!r:.60}"

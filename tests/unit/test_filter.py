@@ -1541,6 +1541,30 @@ def test_name_with_dots_is_a_column_before_it_is_a_field(model, tmp_path):
         assert done["kept"] == kept, condition
 
 
+def test_keys_of_maps_may_be_numbers(model, tmp_path):
+    """pyarrow looks up a key of the very type that the map has."""
+    pairs = [[("1", 5)], [("2", 6)]]
+    large = pa.array(pairs, pa.map_(pa.large_string(), pa.int64()))
+    whole = large.cast(pa.map_(pa.int32(), pa.int64()))
+    write_parquet(tmp_path / "a.parquet", pa.table({"text": ["up", "up"], "l": large, "w": whole}))
+    for condition in ('l["1"] == 5', 'w["1"] == 5'):
+        options = {"condition": f"{condition} and hq.p >= 0", "overwrite": True}
+        assert keep(model, tmp_path / "a.parquet", tmp_path / "out", **options)["kept"] == 1
+    with pytest.raises(DataError, match=r"cannot look up 'k' in column 'w', .* type int32"):
+        keep(model, tmp_path / "a.parquet", tmp_path / "x", "w.k == 5 and hq.p >= 0")
+
+
+def test_text_in_an_object_counts_as_none_where_bad_lines_are_skipped(model, tmp_path):
+    lines = [{"doc": {"text": "up"}}, {"doc": 5}, {"doc": "up"}, {"doc": None}, {}]
+    (tmp_path / "a.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    options = {"column": "doc.text", "condition": "hq.p >= 0"}
+    with pytest.raises(DataError, match="line 2: expected an object with 'text' in 'doc', got 5"):
+        keep(model, tmp_path / "a.jsonl", tmp_path / "x", **options)
+    options["on_bad_line"] = "skip"
+    done = keep(model, tmp_path / "a.jsonl", tmp_path / "out", **options)
+    assert (done["rows"], done["without_text"], done["bad_lines"]) == (5, 4, 0)
+
+
 @pytest.mark.parametrize("ending", ["jsonl", "jsonl.gz"])
 @pytest.mark.parametrize("threads", [1, 3])
 def test_malformed_lines_are_left_out_and_counted_if_they_may(
