@@ -37,7 +37,7 @@ def check_output(output: str) -> None:
     make_folder(absolute(output).parent, f"output: {output}", "output")
 
 
-def absolute(path: str) -> Path:
+def absolute(path: str | os.PathLike[str]) -> Path:
     """An absolute path; ConfigError: it is relative to a current folder that was removed."""
     try:
         return Path(path).absolute()

@@ -19,6 +19,7 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
+from snailps.config.output import absolute
 from snailps.data.write_behind import WriteBehind, write_at
 from snailps.errors import FULL, ModelWriteError, no_room
 
@@ -171,9 +172,9 @@ def atomic_file(
     Follows a symbolic link; compares `bytes_needed` with the free space first.  Yields a buffered,
     seekable file that cannot be read.  The unfinished file is in the target's folder, because a
     rename cannot cross file systems, and is removed after any error, Ctrl-C included.
-    ModelWriteError: it cannot be written.
+    ModelWriteError: it cannot be written.  ConfigError: the current folder was removed.
     """
-    target = Path(os.path.realpath(path))
+    target = Path(os.path.realpath(absolute(path)))
     try:
         check_target(target, bytes_needed)
         unfinished = Unfinished(target)

@@ -23,6 +23,7 @@ from types import MappingProxyType
 from typing import IO, Any, NamedTuple, Protocol
 
 from snailps.config.fields import home_expanded
+from snailps.config.output import absolute
 from snailps.data.atomic import atomic_file
 from snailps.data.blocks import files_of
 from snailps.data.examples import ON_BAD_LINE
@@ -477,7 +478,7 @@ def _path(option: str, path: Any) -> str:
 
 
 def _absolute(option: str, path: Any) -> str:
-    return str(Path(home_expanded(_path(option, path))).absolute())
+    return str(absolute(home_expanded(_path(option, path))))
 
 
 def settings_for(job: FilterJob) -> dict[str, str | int]:

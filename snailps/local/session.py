@@ -25,6 +25,7 @@ from snailps.api.results import Results
 from snailps.api.tables import Keys, Rows, Table, Tensor
 from snailps.api.worker import Worker, check_class, load_class
 from snailps.config import JobSettings, RawConfig, settings_of
+from snailps.config.output import absolute
 from snailps.data.spool import Spooled
 from snailps.dataclass import dataclass, replace
 from snailps.errors import (
@@ -295,7 +296,8 @@ class Cluster:
         [[1. 2.]]
         """
         self._check_open()
-        return self._driver.save(os.path.abspath(folder))[0]  # noqa: PTH100 (as it was typed)
+        path = os.path.abspath(absolute(folder))  # noqa: PTH100 (as it was typed)
+        return self._driver.save(path)[0]
 
     def load(self, folder: str | os.PathLike[str]) -> int:
         """Replace the cluster's tables by the tables of a checkpoint.
@@ -328,7 +330,8 @@ class Cluster:
         there.  Pushes of others during the call may be lost.
         """
         self._check_open()
-        return self._driver.load(os.path.abspath(folder))[1]  # noqa: PTH100 (as it was typed)
+        path = os.path.abspath(absolute(folder))  # noqa: PTH100 (as it was typed)
+        return self._driver.load(path)[1]
 
     def stored(self, table: str) -> Iterator[tuple[Keys, Rows]]:
         """Iterate over the stored rows of a table with the optimizer's state, in pieces of 1 MiB.

@@ -11,12 +11,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import snailps
 from snailps.api.class_loading import search_here
 from snailps.config import Document, Entry, JobSettings, RawConfig, Settings, setting, to_mapping
 from snailps.config.fields import current_folder
 from snailps.config.files import read_conf
 from snailps.config.output import check_output
 from snailps.config.quoting import cut_comment, quote, split_list, unquote
+from snailps.data.atomic import atomic_file
 from snailps.data.blocks import files_of
 from snailps.errors import ConfigError, DataError
 
@@ -438,6 +440,10 @@ def test_current_folder_that_was_removed_is_said_and_asks_for_whole_paths(tmp_pa
     assert (tmp_path / "out").is_dir()
     with pytest.raises(ConfigError, match="out/model is named from the current folder, which was"):
         check_output("out/model")
+    with pytest.raises(ConfigError, match="m is named from the"), atomic_file("m"):
+        pass
+    with pytest.raises(ConfigError, match="is named from the"):
+        snailps.filter(f"{tmp_path}/x.txt", output="out", models={"m": "m.bin"}, keep="m.p > 0")
     with pytest.raises(ConfigError, match="current folder: a folder that was removed"):
         RawConfig.load(Path("job.conf"), environ={})
     with pytest.raises(DataError, match="seen from a folder that was removed"):
