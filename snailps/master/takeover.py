@@ -41,8 +41,9 @@ log = logging.getLogger(__name__)
 
 FORMAT = 4
 """Version of the facts in a journal and of their meaning; another one is refused, never guessed."""
-_MAY_DIFFER = {*CHECKPOINT_SETTINGS, "scratch_dir", "scratch_bytes"}
-"""Settings of a job that concern the master alone, and may differ when it is started again."""
+_MAY_DIFFER = {*CHECKPOINT_SETTINGS, "scratch_dir", "scratch_bytes", "learnt"}
+"""Settings of a job that concern the master alone, and may differ when it is started again; and
+`learnt`, which follows from the input once that is opened."""
 
 
 def journal_path(settings: MasterSettings, job: Job | SessionJob) -> Path | None:

@@ -391,7 +391,7 @@ REFUSED = {
     ("logistic", "t.parquet"): "t.parquet is a Parquet file: set label_column to the name",
     ("fm", "t.jsonl"): "t.jsonl has JSON lines: set label_column to the name",
     ("sparse_net", "t.txt"): "t.txt, line 1",
-    ("mf", "t.parquet"): "t.parquet is a Parquet file, and this model reads lines of user item",
+    ("mf", "t.npy"): "t.npy is no text, but a NumPy array",
     ("kge", "t.jsonl"): "t.jsonl has JSON lines, and this model reads lines of head relation tail",
     ("mf", "t.matrix"): "t.matrix is no text, but a matrix file of snailps.write_matrix",
     ("mlp", "t.parquet"): "t.parquet is no text, but a Parquet file",

@@ -106,14 +106,24 @@ def test_all_servers_with_sigterm_end_the_job_and_what_was_learnt_is_saved(tmp_p
     assert (tmp_path / "out.npz").exists()
 
 
+def blocks(status, number):
+    """Whether a thread blocks a signal, which the kernel then gives to another one."""
+    (mask,) = re.findall(r"^SigBlk:\s*([0-9a-f]+)$", status, re.MULTILINE)
+    return bool(int(mask, 16) >> (number - 1) & 1)
+
+
 def signal_other_thread(process, number):
     """Sends a signal that does not wake the main thread.
 
     So it may come to a process that was stopped and goes on; one that comes just before a call
     that waits has the same effect.
     """
-    threads = {int(task.name) for task in Path(f"/proc/{process.pid}/task").iterdir()}
-    other = min(threads - {process.pid})  # that of signals, which lasts; the newest may just end
+    threads = [
+        int(task.name)
+        for task in Path(f"/proc/{process.pid}/task").iterdir()
+        if not blocks((task / "status").read_text(), number)
+    ]
+    other = min(set(threads) - {process.pid})  # of signals, which lasts; the newest may just end
     assert ctypes.CDLL(None).tgkill(process.pid, other, number) == 0
 
 

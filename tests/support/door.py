@@ -35,9 +35,10 @@ from snailps.transport import messages
 WORD = re.compile(rb"\n|[^ \n]+")
 PATHS = {
     "input", "output", "scratch_dir", "column", "label_column", "columns", "format", "labels",
-    "keep_state",
+    "keep_state", "learnt",
 }  # fmt: skip
-"""Settings that say how an input is read and what a file keeps, not what is learnt of it."""
+"""Settings that say how an input is read, how many bytes it has, and what a file keeps, not what is
+learnt of it."""
 
 
 @dataclass

@@ -317,7 +317,7 @@ class Side:
         self.members = SimpleNamespace(
             cores_of=lambda number: 1.0,
             all={number: worker_of(number) for number in NODES}, nodes=lambda role="": [],
-            gone={4: True, 5: True}, shard_facts=lambda: [Fact("shards", {"shards": [1]})],
+            gone_nodes={4: True, 5: True}, shard_facts=lambda: [Fact("shards", {"shards": [1]})],
             table_registry=SimpleNamespace(remake=lambda now: None),
         )  # fmt: skip
         self.out = self.members.out = TestOutbox()

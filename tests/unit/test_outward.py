@@ -213,7 +213,7 @@ def test_files_of_a_filter_name_addresses_without_secrets(tmp_path, monkeypatch)
     monkeypatch.setattr(filter_job, "version_now", lambda path: "v")
     task = Task(paths[0], "h/a/x.txt", (), 5, "v")
     one = SimpleNamespace(
-        command=SimpleNamespace(column="text", models={"m": "m.bin"}),
+        command=SimpleNamespace(column="text", models={"m": "m.bin"}, skips_bad=False),
         judge=SimpleNamespace(condition=SimpleNamespace(text="m > 1"), added={}), tasks=[task],
         _versions={"m.bin": "v"},
     )  # fmt: skip
