@@ -64,7 +64,7 @@ class ModelTables:
         out : float32 (n, dim), optional
             Is filled and returned; rows contiguous, with any stride between them.
         state : bool
-            Append the optimiser's state: rows of ``dim + Table.state_floats``.
+            Append the optimizer's state: rows of ``dim + Table.state_floats``.
 
         Returns
         -------
@@ -142,7 +142,7 @@ class ModelTables:
             Become float32; (n, dim + 1) for access method ``average``.
         state : bool
             `values` are differences of weights and state, (n, dim + state_floats), where the
-            optimiser ran here.  For ``add``, ``sgd``, ``adagrad``, ``rowwise_adagrad``, ``ftrl``.
+            optimizer ran here.  For ``add``, ``sgd``, ``adagrad``, ``rowwise_adagrad``, ``ftrl``.
         lr_scale : float
             Multiple of `Table.lr`, 0 or more.  For ``sgd``, ``momentum``, ``adagrad``,
             ``rowwise_adagrad``, ``adam``.  With clocks, one for all pushes to a table in a clock.
@@ -189,7 +189,7 @@ class ModelTables:
         keys : integers from 0 on, (n,)
             The last value of a repeated key counts.
         values : numbers (n, dim)
-            The optimiser's state starts anew; or weights and state, (n, dim + state_floats), as a
+            The optimizer's state starts anew; or weights and state, (n, dim + state_floats), as a
             pull with `state` gives them.
 
         Raises

@@ -28,5 +28,5 @@ class RowUpdate(Enum):
 
 STEPPED_BY_SHARDS: Mapping[str, RowUpdate] = {
     "gradient of the loss, divided by the examples of its batch": RowUpdate.STEP,
-    "step and state of the optimiser, l1 and l2 of ftrl": RowUpdate.OWNER,
+    "step and state of the optimizer, l1 and l2 of ftrl": RowUpdate.OWNER,
 }

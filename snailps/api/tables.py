@@ -381,7 +381,7 @@ class Table:
         if state and self.access not in _ADDS_STATE:
             raise MisuseError(
                 f"table {self.name!r}: the state of access {self.access!r} does not add up, so the "
-                "optimiser runs at the server only: push gradients, or use one of "
+                "optimizer runs at the server only: push gradients, or use one of "
                 + ", ".join(sorted(_ADDS_STATE))
             )
         width = self.dim + (self.access == "average")

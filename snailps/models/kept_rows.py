@@ -11,7 +11,7 @@
 Owns the local rows, their bases, and which rows are on their way.  A worker exchanges its copy of a
 row before the steps of all workers since the last exchange make copies disagree
 (`exchange_times.py`).  A single worker only pushes, and may recall the bases of its rows instead of
-keeping them (`recalled_bases.py`, which says what that saves).  Knows no optimiser and no text; the
+keeping them (`recalled_bases.py`, which says what that saves).  Knows no optimizer and no text; the
 arithmetic is in `kernels/_row_exchange.pyx`.  docs/design/shared-rows.md explains the design.
 
 Invariants:
@@ -161,7 +161,7 @@ class KeptRows(Rows):
 
     Notes
     -----
-    With optimiser state, the layout of `sgd` must not be split.
+    With optimizer state, the layout of `sgd` must not be split.
     """
 
     keeps = True

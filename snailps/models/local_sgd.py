@@ -78,7 +78,7 @@ class ArrayPool:
 class RowLayout:
     """Layout of rows in memory, packed (as pulled) and trained.
 
-    A row has `parts` parts of `dim` floats: its weights, then its optimiser state.  Packed, they
+    A row has `parts` parts of `dim` floats: its weights, then its optimizer state.  Packed, they
     are contiguous.  Trained, they start `stride` floats apart, padded with zeros, in one array or,
     if `split`, in one array a part.
     """
@@ -140,7 +140,7 @@ class RowLayout:
 class LocalSgd:
     """Layout, buffers and threads of the rows that a worker trains.
 
-    With `state`, rows and deltas include the optimiser's state, and ``derive(packed)`` computes
+    With `state`, rows and deltas include the optimizer's state, and ``derive(packed)`` computes
     again what follows from it (FTRL's weights).  ``project(keys, packed)`` turns the servers' rows
     into what the model reads (`RowUpdate.READ`): every worker computes it for itself and none
     pushes it, so any number of workers makes it once.

@@ -1,4 +1,4 @@
-"""The rows of all tables of a model, with the state of their optimiser, to continue a training.
+"""The rows of all tables of a model, with the state of their optimizer, to continue a training.
 
     a finished job -> Results.packed -> Packed [-> widened, grown] -> write_packed -> a file
     `continue_from` of the next job -> put_tables -> Results.put_packed -> tables
@@ -45,7 +45,7 @@ _PUT_FLOATS = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """Rows with the state of their optimiser: keys uint64 (n,), rows float32 (n, dim + state)."""
+    """Rows with the state of their optimizer: keys uint64 (n,), rows float32 (n, dim + state)."""
 
     keys: NDArray[np.uint64]
     rows: NDArray[np.float32]

@@ -113,7 +113,7 @@ FAMILIES: tuple[Family, ...] = (
            "Frames that a shard has refused.", "refused"),
     Family("snailps_shard_rows", "gauge", _SHARD, "server", "Rows of a shard.", "rows"),
     Family("snailps_shard_memory_bytes", "gauge", _SHARD, "server",
-           "Memory of a shard's rows, their optimiser's state and their index.", "bytes"),
+           "Memory of a shard's rows, their optimizer's state and their index.", "bytes"),
     Family("snailps_shard_connections", "gauge", _SHARD, "server", "Open connections of a shard.",
            "connections"),
     Family("snailps_shard_parked_requests", "gauge", _SHARD, "server",

@@ -91,7 +91,7 @@ class Option(enum.IntFlag):
     """
 
     STATE = 1
-    """Rows are weights and the optimiser's state."""
+    """Rows are weights and the optimizer's state."""
     ASSIGN = 2
     """PUSH: the values replace the rows."""
     CLOCK = 32

@@ -5,7 +5,7 @@
     train: rows -> kernel threads (Hogwild) -> deltas with state -> PUSH
 
 All rows are in table `TABLE`: name i of kind j is key ``j * KIND_KEY + i`` (`keys_of`).  The
-optimiser runs at the worker, and the deltas of weights and state add up.  Rows are kept and
+optimizer runs at the worker, and the deltas of weights and state add up.  Rows are kept and
 exchanged by rate; with bsp and ssp a block trains copies (`block_trainer`); ratings rotate
 (`rotation`).  Owns names and their keys, negatives, and the model's file; a subclass declares the
 columns and calls its kernel (`columns`, `kinds`, `train_part`).
@@ -323,8 +323,8 @@ class EmbeddingWorker(BlockTrainer, warm_start.Continued, Adopted, Reported):
 
     @classmethod
     def check(cls, settings: Any) -> None:
-        """Refuse optimisers whose deltas do not add up, and malformed first lines."""
-        why = f"{cls.__name__}, whose workers run the optimiser and push differences"
+        """Refuse optimizers whose deltas do not add up, and malformed first lines."""
+        why = f"{cls.__name__}, whose workers run the optimizer and push differences"
         check_optimizer(settings, METHODS, why)
         files.check_heads(cls.columns_of(settings), "input", settings.input)
 
@@ -587,7 +587,7 @@ class EmbeddingWorker(BlockTrainer, warm_start.Continued, Adopted, Reported):
         return self.keys_of(self.noise_kind, ids)
 
     def of_part(self, part: Span, rates: Rates) -> dict[str, Any]:
-        """Make the arguments of each kernel: lines, step sizes, optimiser."""
+        """Make the arguments of each kernel: lines, step sizes, optimizer."""
         s, steps = self.settings, {"lr_start": rates[0], "lr_stop": rates[1]}
         lines = {"first": part[0], "last": part[1]}
         return {"method": self.method, "l2": s.decay, "eps": s.eps, **steps, **lines}

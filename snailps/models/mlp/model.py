@@ -3,7 +3,7 @@
     lease -> numbers of examples (`data/array_files.py`) -> x, labels  (next block, meanwhile)
     PULL of all layers -> x @ W -> activation -> ... -> softmax -> loss, gradients -> PUSH
 
-The optimiser of all layers runs at the servers.  With ``bsp`` a block is a micro-batch, and pushes
+The optimizer of all layers runs at the servers.  With ``bsp`` a block is a micro-batch, and pushes
 its part of the gradient of the batch's mean loss: the shards add the parts, and take one step.
 Otherwise a block is a few batches, each of them a step.  Examples stay in their files, which every
 worker opens; with `shuffle`, seed and epoch determine their order.

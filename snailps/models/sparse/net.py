@@ -4,7 +4,7 @@
           -> dL/dZ back through the first layer; gradients of the dense layers -> PUSH
 
 Row k of table `TABLE` has the first layer's weights of feature k; the dense layers are tensors,
-which are pulled for each batch.  A worker keeps no parameters: the optimiser of all layers runs at
+which are pulled for each batch.  A worker keeps no parameters: the optimizer of all layers runs at
 the servers.  Owns the size of batches, and how many are under way.  With `in_flight` 2 the next
 batch is requested while this one is computed, and its Z lacks this batch's step.  Several workers
 lack each other's steps, too, so they take smaller batches (`share_of_batch`), at first much smaller
@@ -157,7 +157,7 @@ class Net(SparseWorker):
 
     @classmethod
     def check(cls, settings: NetSettings) -> None:
-        """Refuse optimisers that servers lack, and batches that are too large for them."""
+        """Refuse optimizers that servers lack, and batches that are too large for them."""
         why = f"{cls.__name__}, whose servers step by gradients"
         check_method(settings, METHODS, why, ("l1", "l2"))
         if steps_of(settings).are_sums and settings.first_layer == "servers":
@@ -370,7 +370,7 @@ class Net(SparseWorker):
 
         With bsp, of all batches of all blocks of the step, which are of even length.  With sgd,
         steps of several workers from about the same weights add up to one step of `batch_size`;
-        steps of other optimisers do not grow with gradients.
+        steps of other optimizers do not grow with gradients.
         """
         s, count = self.settings, of_batch.stop - of_batch.start
         if block.clock >= 0:

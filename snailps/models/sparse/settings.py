@@ -356,7 +356,7 @@ class ClassesSettings(SparseSettings):
 def check_method(
     settings: SparseSettings, methods: Collection[str], why: str, penalties: Sequence[str] = ("l1",)
 ) -> None:
-    """Refuse an optimiser not in `methods`, for the reason `why`, and `penalties` without ftrl."""
+    """Refuse an optimizer not in `methods`, for the reason `why`, and `penalties` without ftrl."""
     check_optimizer(settings, methods, why)
     for name in penalties:
         if getattr(settings, name) and settings.method != "ftrl":

@@ -4,7 +4,7 @@
     prepare: bytes -> Batch -> PULL of its new rows with state   (next block, during the training)
     train: rows -> kernel threads (Hogwild) -> deltas with state -> PUSH
 
-Rows are in table `TABLE`: `dim` weights, then the state of the optimiser, which runs at the worker;
+Rows are in table `TABLE`: `dim` weights, then the state of the optimizer, which runs at the worker;
 the deltas of sgd, adagrad and ftrl add up.  Owns how a block becomes batches, and how their steps
 are counted.  A subclass defines what a row means and what a step does: `tables`, `train_part`,
 `scores`.  A worker keeps its rows and exchanges them; with bsp, ssp and `expire_after` it trains
@@ -208,8 +208,8 @@ class SparseWorker(SparseModel, Adopted, Reported):
 
     @classmethod
     def check(cls, settings: Any) -> None:
-        """Refuse optimisers that do not fit, and hold-out files with malformed first lines."""
-        why = "whose workers run the optimiser and push differences of weights and state"
+        """Refuse optimizers that do not fit, and hold-out files with malformed first lines."""
+        why = "whose workers run the optimizer and push differences of weights and state"
         check_method(settings, METHODS, f"{cls.__name__}, {why}")
         evaluate.check(cls, settings)
 
@@ -523,7 +523,7 @@ class SparseWorker(SparseModel, Adopted, Reported):
         ]
 
     def of_part(self, batch: Batch, part: Span, rates: Rates) -> dict[str, Any]:
-        """Make the arguments of each kernel: examples, step sizes, loss, optimiser."""
+        """Make the arguments of each kernel: examples, step sizes, loss, optimizer."""
         s, steps = self.settings, {"lr_start": rates[0], "lr_stop": rates[1]}
         examples = {"first": part[0], "last": part[1], "order": batch.order, "bias": batch.bias}
         how = {"loss": LOSSES[s.loss].code, "method": METHODS[s.method]}
