@@ -13,15 +13,15 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, cast
 
 from snailps.config import parse_addr
 from snailps.dataclass import dataclass, field
 from snailps.errors import EXIT_INTERRUPTED, EXIT_LEFT, ProtocolError, SnailError
 from snailps.monitor.picture import packed, plain, trimmed
 from snailps.monitor.series import Series
-from snailps.node.phrases import PHASE_WORDS
-from snailps.node.status import Phase
+from snailps.node.phrases import PHASE_WORDS, share_done
+from snailps.node.status import Phase, Status
 from snailps.transport import messages
 from snailps.transport.control import ControlClient, Trust, visit
 
@@ -129,6 +129,7 @@ class Watcher:
             "waits": [],
             "waiting_for": "",
         }
+        self._status["progress"] = plain(share_done(cast(Status, self._status)))
 
     def idle_s(self) -> float:
         return self._clock() - self._looked_at

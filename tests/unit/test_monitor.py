@@ -370,12 +370,14 @@ def test_run_that_ended_has_its_figures_as_the_last_picture(control):
     one.start()
     try:
         shown(one, "live")
-        endings.append(Ending(0, "", {"words": 7}))
+        figures = {"words": 7, "ended_by": "max_steps", "progress": 0.25}
+        endings.append(Ending(0, "", figures))
         control.answers["status"] = ConnectionLost("the master is gone: closed")
         picture = shown(one, "ended", "lost")
         assert picture["state"] == "ended"
         assert picture["status"]["phase_words"] == "done"
-        assert picture["status"]["figures"] == {"words": 7}
+        assert picture["status"]["figures"] == figures
+        assert picture["status"]["progress"] == 0.25
         assert picture["status"]["waits"] == []
     finally:
         one.close()
