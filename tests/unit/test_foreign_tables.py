@@ -248,9 +248,10 @@ def test_null_among_codes_is_missing(tmp_path):
             found = table.column("n").numbers(0, 4)
             np.testing.assert_array_equal(found, [1.5, np.nan, 2.0, 2.0])
             # scikit-learn's warning of a table as y comes where a test before has loaded it.
-            with pytest.raises(DataError, match="contains NaN"), warnings.catch_warnings():
+            with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                targets_of(pa.table({"n": column}), "X")
+                with pytest.raises(DataError, match="contains NaN"):
+                    targets_of(pa.table({"n": column}), "X")
 
 
 def test_columns_of_other_libraries_are_columns():
