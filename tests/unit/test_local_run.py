@@ -69,3 +69,13 @@ def test_master_that_closed_its_connection_for_good_is_not_waited_for_long(monke
     shown, _ = waits(monkeypatch, clock, ["training", None])
     assert shown == ["training"]
     assert ENDING_S < clock.now - begin <= ENDING_S + 3 * LOOK_S
+
+
+def test_processes_are_started_before_the_clock_has_a_thread(monkeypatch, clock):
+    """A process of two threads may not fork: each child would import all anew."""
+    order = []
+    monkeypatch.setattr(module, "watch", lambda: order.append("watch"))
+    run = Run(None, Launcher, clock=clock, looks=1)
+    run.launcher.start = lambda give_up: order.append("start")
+    assert run.start()
+    assert order == ["start", "watch"]
