@@ -10,9 +10,7 @@ import json
 import os
 import signal
 import sys
-import time
 from pathlib import Path
-from types import SimpleNamespace
 
 import torch
 from torch import nn
@@ -27,9 +25,8 @@ TIMEOUT_S = 1000.0
 
 def let_pass(clock):
     """Has waits for other ranks live in the time of a clock; nothing else does."""
-    dense.time = SimpleNamespace(
-        sleep=time.sleep, monotonic=lambda: time.monotonic() + Path(clock).stat().st_size
-    )
+    clock_of_process = dense.awake_s
+    dense.awake_s = lambda: clock_of_process() + Path(clock).stat().st_size
 
 
 def main(address, dies_at, clock=None):
