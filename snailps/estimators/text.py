@@ -371,7 +371,7 @@ class TextClassifier(
     def _class_weights(
         self, words: Mapping[Any, str] | None, extra: Sequence[Any] = ()
     ) -> dict[str, Any]:
-        """Return the setting for `class_weight`; `words` are those of the labels of y and of the
+        """Return the setting for `class_weight`; `words` are the words of the labels of y and the
         model, if known, `extra` labels of which there is no text yet."""
         chosen, name = self.class_weight, type(self).__name__
         if isinstance(chosen, Mapping) and words is not None:
