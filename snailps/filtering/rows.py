@@ -47,8 +47,11 @@ class TextRows:
         self._texts = columns.texts(batch)
 
     def has(self, name: str) -> bool:
-        """Whether one of these rows has a column of this name, or the column of such a field."""
-        return _path_of(name, self._batch.columns) is not None
+        """Whether one of these rows, lines of JSON, has this name, or such a field of an object."""
+        if (path := _path_of(name, self._batch.columns)) is None:
+            return False
+        column, field = path
+        return not field or any(_holds(value, field) for value in self._batch.column(column).data)
 
     @property
     def names(self) -> Sequence[str]:
@@ -474,6 +477,15 @@ def _path_of(name: str, names: Container[str]) -> tuple[str, str] | None:
         if (column := ".".join(parts[:count])) in names:
             return column, ".".join(parts[count:])
     return None
+
+
+def _holds(value: Any, field: str) -> bool:
+    """Whether an object has a field of this path, also one without a value."""
+    while field:
+        if not isinstance(value, dict) or (path := _path_of(field, value)) is None:
+            return False
+        value, field = value[path[0]], path[1]
+    return True
 
 
 def _constant_column(

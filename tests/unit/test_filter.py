@@ -1375,6 +1375,22 @@ def test_missing_names_of_json_refuse_and_are_warned_of(model, tmp_path, caplog)
     assert "none of its first 3 lines has 'never'" in caplog.text
 
 
+@pytest.mark.parametrize(
+    ("name", "is_there"),
+    [("meta.source", True), ("meta.a.b", True), ("meta.sorce", False), ("meta.source.x", False),
+     ("meta.a.c", False)],
+)  # fmt: skip
+def test_field_that_no_line_has_is_said(tmp_path, caplog, name, is_there):
+    """It was silent: only a mistyped name beside the objects was said."""
+    values = ({"source": "web"}, {"a": {"b": None}}, None)
+    lines = [json.dumps({"text": "up", "meta": value}) for value in values]
+    (tmp_path / "in.jsonl").write_text("\n".join(lines) + "\n")
+    (task,) = tasks_of([str(tmp_path / "in.jsonl")], "text", 1 << 20)
+    with Source(task, "text") as source:
+        remarks = source.check([name], {})
+    assert remarks == ([] if is_there else [f"none of its first 3 lines has {name!r}"])
+
+
 def test_report_shows_texts_of_bytes_as_text(model, tmp_path):
     write_parquet(tmp_path / "a.parquet", pa.table({"text": ["größe up".encode(), b"up \xff"]}))
     keep(model, tmp_path / "a.parquet", tmp_path / "out")
