@@ -1,0 +1,197 @@
+"""The border of the parameter server: no line of its rooms (`tools/rooms.py`) leaves them.
+
+What counts as a line that leaves: an import wherever it stands, a `cimport`, an `include` of C, and
+a text that begins with ``snailps.``, which a module may be imported by.
+"""
+
+import re
+import runpy
+from pathlib import Path
+
+import pytest
+from sources import COMMENTS, PACKAGE, STRINGS, imports_of, module_name, own, sources
+
+ROOMS = runpy.run_path(str(PACKAGE.parent / "tools" / "rooms.py"))
+rooms_of, room_of = ROOMS["rooms_of"], ROOMS["room_of"]
+INSIDE = {*ROOMS["CORE"], *ROOMS["FILES"]}
+INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]+"([^"]+)"', re.MULTILINE)
+NAMED = re.compile(r"[\"']snailps((?:\.\w+)+)")
+"""A text that may name a module: ``snailps.`` and what follows it."""
+EXCEPTIONS = """
+abi/builds.py: _kernels_
+api/block.py: api.rotation
+api/class_loading.py: models
+api/tables.py: kernels
+api/traits.py: api.range_passes
+api/traits.py: api.rotation
+api/traits.py: api.validation
+api/traits.py: data.reading
+api/wire_choice.py: kernels.WIRE_TYPES
+api/worker.py: api.rotation
+config/addresses.py: models.word_vectors
+data/blocks.py: data.file_kinds
+data/blocks.py: data.lakes
+data/blocks.py: data.matrix_file
+data/blocks.py: data.partitions
+data/blocks.py: data.reading
+data/blocks.py: data.word_counts
+data/driver_files.py: data._matrix
+data/input_files.py: data.examples
+data/input_files.py: data.file_kinds
+data/input_files.py: data.held_out
+data/input_files.py: data.matrix_file
+data/joined.py: data._matrix
+data/scratch.py: data.partitions
+data/scratch.py: data.reading
+data/table_copies.py: data.reading
+data/table_copies.py: data.table_files
+data/unpacking.py: data.extras
+master/job/controller.py: api.range_passes
+master/job/controller.py: master.job.epoch_tests
+master/job/controller.py: master.job.inspection
+master/job/controller.py: master.job.round_controller
+master/job/job.py: api.range_passes
+master/job/job.py: api.rotation
+master/job/job.py: api.validation
+master/job/job.py: master.job.epoch_figures
+master/job/model_reader.py: api.validation
+master/job/model_reader.py: vectors.plane
+master/job/recovery.py: api.range_passes
+master/job/recovery.py: master.job.round_controller
+master/leases/__init__.py: master.leases.ranges
+master/leases/__init__.py: master.leases.rotation
+master/leases/__init__.py: master.leases.rounds
+master/leases/entries.py: data.orders
+master/leases/schedule.py: api.range_passes
+master/leases/schedule.py: master.leases.checkouts
+master/leases/schedule.py: master.leases.chunks
+master/leases/schedule.py: master.leases.round_entries
+master/leases/service.py: master.leases.checkouts
+master/process.py: monitor.json_log
+master/process.py: monitor.log_tail
+master/process.py: monitor.observers
+master/process.py: monitor.series
+master/process.py: monitor.tensorboard_log
+master/services.py: api.validation
+master/status_report.py: monitor.event_log
+master/status_report.py: monitor.loop_latency
+node/checks.py: kernels
+node/checks.py: kernels.numa
+node/checks.py: kernels.quota
+node/probe_service.py: kernels
+node/process.py: kernels.capacity
+node/process.py: kernels.cores
+node/shard_connections.py: kernels
+server/process.py: kernels
+server/process.py: kernels.cores
+server/process.py: kernels.numa
+shard/_primary.pyx: store.core._retention
+shard/_requests.pyx: shard._product_requests
+shard/_standby.pyx: store.core._retention
+shard/shard_thread.py: kernels.numa
+store/_store.pyx: store.core._retention
+store/checkpoint/_sections.pyx: store.core._retention
+store/tables.pyx: store.core._retention
+transport/client/_link.pyx: transport.client._product_batch
+transport/client/_pending.pyx: transport.client._product_batch
+vectors/model_file.py: data.file_kinds
+worker/leases.py: api.rotation
+worker/leases.py: worker.checkouts
+worker/process.py: kernels.capacity
+worker/process.py: kernels.cores
+worker/training.py: worker.checkouts
+"""
+"""Lines that still leave the rooms.  The list may only become shorter."""
+
+
+def headers() -> list[Path]:
+    return sorted(PACKAGE.rglob("*.h"))
+
+
+def modules_named(path: Path) -> set[str]:
+    """Modules that a source imports, includes or names, without ``snailps.``."""
+    text = path.read_text(encoding="utf-8")
+    if path.suffix == ".h":
+        return {module_of_header(path, name) for name in INCLUDE.findall(text)}
+    named = NAMED.findall(COMMENTS.sub("", STRINGS.sub('""', text)))
+    c_headers = {name for name in imports_of(path) if name.endswith(".h")}
+    included = {module_of_header(path, name) for name in c_headers if is_ours(path, name)}
+    # Texts name public names, too, in messages; and a C capsule is none.
+    modules = {name[1:] for name in named if rooms_of(name[1:]) or name.startswith("._kernels_")}
+    return own(imports_of(path)) | included | modules
+
+
+def is_ours(path: Path, header: str) -> bool:
+    return any((folder / header).exists() for folder in (path.parent, PACKAGE))
+
+
+def module_of_header(path: Path, header: str) -> str:
+    """``abi._row_ops`` for ``abi/_row_ops.h``: beside who includes it, or below the package."""
+    beside = path.parent / header
+    return module_name(beside if beside.exists() else PACKAGE / header)
+
+
+def room_reached(name: str) -> str:
+    """Room of a module, or of a name in one: of `__init__` for a name of the package itself."""
+    return room_of(name) if rooms_of(name) else room_of("__init__")
+
+
+def lines_out() -> dict[str, str]:
+    """``path: module`` of each line of the core and of its files that leaves them -> its room."""
+    reached = {
+        f"{path.relative_to(PACKAGE)}: {name}": room_reached(name)
+        for path in [*sources(), *headers()]
+        if path.suffix != ".pyi" and room_of(module_name(path)) in INSIDE
+        for name in modules_named(path)
+    }
+    return {line: room for line, room in reached.items() if room not in INSIDE}
+
+
+def test_every_module_is_in_one_room():
+    modules = {module_name(path) for path in [*sources(), *headers()]}
+    assert {name: rooms_of(name) for name in modules if len(rooms_of(name)) != 1} == {}
+
+
+def test_every_name_of_a_room_is_a_module_or_a_folder():
+    modules = {module_name(path) for path in [*sources(), *headers()]}
+    names = [name for names in ROOMS["ROOMS"].values() for name in names]
+    assert len(names) == len(set(names))
+    assert [n for n in names if not any(f"{m}.".startswith(f"{n}.") for m in modules)] == []
+
+
+def test_core_and_files_import_nothing_else():
+    expected = EXCEPTIONS.split("\n")[1:-1]
+    out = lines_out()
+    new = {line: room for line, room in out.items() if line not in expected}
+    assert new == {}, (
+        "lines that leave the core: have what they need given, registered, or in files/"
+    )
+    assert [line for line in expected if line not in out] == [], (
+        "no exception any more: take it out"
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "reached"),
+    [
+        ("late.py", "def f():\n    from snailps.models import x\n", {"models.x"}),
+        ("typed.py", "if TYPE_CHECKING:\n    import snailps.cli.main\n", {"cli.main"}),
+        ("named.py", 'load(f"snailps.models.{name}")\n', {"models"}),
+        ("near.py", "from ..models import lead\n", {"models.lead"}),
+        ("public.py", "from snailps import Worker, vectors\n", {"Worker", "vectors"}),
+        ("fast.pyx", "from snailps.shard._shard cimport Shard\n", {"shard._shard"}),
+        ("c.pxd", 'cdef extern from "kernels/_rows.h":\n    pass\n', {"kernels._rows"}),
+        ("libc.pxd", 'cdef extern from "time.h":\n    pass\n', set()),
+        ("c.h", '#include "kernels/_rows.h"\n#include <time.h>\n', {"kernels._rows"}),
+        ("text.py", '"""Of `snailps.models`, "snailps.cli"."""\n', set()),
+    ],
+)
+def test_each_way_to_name_a_module_is_seen(monkeypatch, tmp_path, name, text, reached):
+    (tmp_path / "kernels").mkdir()
+    (tmp_path / "models").mkdir()
+    (tmp_path / "kernels" / "_rows.h").touch()
+    (tmp_path / "abi").mkdir()
+    (path := tmp_path / "abi" / name).write_text(text)
+    for module in ("sources", "test_border"):
+        monkeypatch.setattr(f"{module}.PACKAGE", tmp_path)
+    assert modules_named(path) == reached
