@@ -233,7 +233,7 @@ class BuildChanged(build_ext):
 if __name__ == "__main__":  # Cython's processes import this file, where Python does not fork them
     os.chdir(HERE)
     runpy.run_path(str(STUBS))["write_compiled"](PACKAGE)
-    CORES = runpy.run_path(str(PACKAGE / "kernels" / "quota.py"))["cores"]()
+    CORES = runpy.run_path(str(PACKAGE / "abi" / "quota.py"))["cores"]()
     setup(
         cmdclass={"build_ext": BuildChanged},
         options={"build_ext": {"parallel": CORES}},

@@ -14,11 +14,17 @@ import sys
 
 CORE = {
     "core": (
-        "_version", "abi", "api", "config", "dataclass", "earlier_names", "errors", "master",
-        "node", "outward", "pieces", "pointers", "server", "shard", "store", "transport", "worker",
+        "_kernels", "_version", "abi", "api", "config", "dataclass", "earlier_names", "errors",
+        "kernels._jobs", "kernels._optimizers", "kernels._rows", "kernels._tiles",
+        "kernels._wire_types", "master", "node", "outward", "pieces", "pointers", "server",
+        "shard", "store", "transport", "worker",
     ),
 }  # fmt: skip
-"""What a pull, a push, a lease and a checkpoint go through, and the nodes that do it."""
+"""What a pull, a push, a lease and a checkpoint go through, and the nodes that do it.
+
+Of the numeric loops: the loops over rows, and the loader of a build.  A build is one compiled
+module of all loops, also those of products: `kernels._build` puts them together, as `cli` does
+with what is in Python."""
 FILES = {
     "files": (
         "data.array_archives", "data.atomic", "data.blocks", "data.driver_files",
@@ -92,7 +98,7 @@ OTHERS = {
     "models": ("models",),
     "vectors": ("vectors",),
     "data": ("data",),
-    "kernels": ("kernels", "_kernels", "_kernel_probes"),
+    "kernels": ("kernels", "_kernel_probes"),
 }
 """Doors, who looks on, clusters on one machine; and what several products share: parts of
 estimators and models, files of vectors, formats of data, numeric loops."""

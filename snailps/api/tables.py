@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from snailps import kernels
+from snailps.abi.loops import init_rows
 from snailps.api.access_method import load_method
 from snailps.dataclass import dataclass
 from snailps.errors import ConfigError, MisuseError, NotFinite
@@ -401,7 +401,7 @@ class Table:
 
     def fill_first(self, keys: Keys, out: Rows) -> None:
         """Write the first values of keys to `out`, float32 (n, dim)."""
-        kernels.init_rows(_INIT[self.init], float(self.scale or 0.0), self.seed, keys, out)
+        init_rows(_INIT[self.init], float(self.scale or 0.0), self.seed, keys, out)
 
     def store_arguments(
         self,

@@ -11,8 +11,8 @@ from __future__ import annotations
 import logging
 import math
 
+from snailps.abi.loops import WIRE_TYPES
 from snailps.api.tables import Table
-from snailps.kernels import WIRE_TYPES
 from snailps.store.route import Route
 from snailps.transport.client._client import Client
 from snailps.transport.security.trust import is_loopback

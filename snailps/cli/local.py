@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from snailps import models
+from snailps.abi.quota import cores
 from snailps.api.worker import load_class
 from snailps.cli.common import log_as_set, remarks
 from snailps.cli.entry import main
@@ -43,7 +44,6 @@ from snailps.config import (
     settings_of,
 )
 from snailps.errors import EXIT_INTERRUPTED, EXIT_OK, EXIT_WRONG, ClusterError, ConfigError
-from snailps.kernels import cores
 from snailps.local.launcher import MasterEnded, labelled, signal_name
 from snailps.local.run import LOCAL, SERVERS_MAX, WORKERS_MAX, Result, Run
 from snailps.master.job.settings import refuse_unread

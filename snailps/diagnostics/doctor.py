@@ -23,14 +23,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from snailps.abi.numa import numa_nodes
+from snailps.abi.quota import cores
 from snailps.api.tables import Table, Tensor
 from snailps.api.worker import Worker
 from snailps.config import MasterSettings, ServerSettings, effective_shard_num, parse_addr
 from snailps.config.consistency import steps_of
 from snailps.dataclass import asdict, dataclass, field
 from snailps.errors import ConfigError, ConnectionLost, ProtocolError, RemoteError, SnailError
-from snailps.kernels import cores
-from snailps.kernels.numa import numa_nodes
 from snailps.master.checkpoint_files import folder_of
 from snailps.master.takeover import check_results, journal_at
 from snailps.node import checks

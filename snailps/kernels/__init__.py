@@ -1,10 +1,10 @@
 """Numeric kernels of the best build that this CPU can run, and the padded arrays they work on.
 
-    abi.builds -> a build -> its functions, re-exported here
+    abi.loops -> a build -> its functions, re-exported here
 
-Owns the functions of the build (chosen once, at import) and the shape of padded arrays.  The rest
-of the package imports kernels from here, never from a build; tests reach other builds by `load`.
-Must not know keys, tables or sockets.
+Owns the names of the build's functions and the shape of padded arrays.  Models import kernels from
+here, never from a build; tests reach other builds by `load`.  Must not know keys, tables or
+sockets.
 
 First values of rows (`_rows.h`) and rows on the wire (`_wire_types.h`) have the same bits in every
 build.  Trained rows may differ in the last bits: between builds, because each sums as many numbers
@@ -14,8 +14,7 @@ roots (docs/consistency.md).
 
 from __future__ import annotations
 
-import importlib
-from functools import lru_cache, partial
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,77 +28,57 @@ from snailps._kernels import SHARED as SHARED
 from snailps._kernels import TOP as TOP
 from snailps._kernels import CheckedBags as CheckedBags
 from snailps._kernels import CheckedPaths as CheckedPaths
-from snailps._kernels import Kernels
-from snailps.abi import builds
+from snailps._kernels import Kernels as Kernels
+from snailps.abi.loops import BUILD as BUILD
+from snailps.abi.loops import WIRE_TYPES as WIRE_TYPES
+from snailps.abi.loops import builds_available as builds_available
+from snailps.abi.loops import chosen
+from snailps.abi.loops import init_rows as init_rows
+from snailps.abi.loops import load as load
+from snailps.abi.loops import row_ops as row_ops
+from snailps.abi.loops import wire_ops as wire_ops
 from snailps.abi.memory import private_memory
+from snailps.abi.quota import cores as cores
 from snailps.kernels._labelling import Labelling
-from snailps.kernels.quota import capacity as capacity
-from snailps.kernels.quota import cores as cores
 
-WIRE_TYPES = {"float32": 0, "float16": 1, "int8": 3}  # of abi/_wire_types.h
 HUGE_BYTES = 1 << 22  # larger arrays get huge pages: rows are visited at random, a TLB miss each
 HUGE_PAGE = 1 << 21
 
 
-def load(build: str) -> Kernels:
-    """Load the kernels of build "base", "avx2" or "avx512".
-
-    ConfigError: unknown name, an instruction set that this CPU lacks, or a build that was not
-    compiled.
-    """
-    builds.check(build)
-    return _kernels_of(build)
-
-
-@lru_cache
-def _kernels_of(build: str) -> Kernels:
-    return Kernels(importlib.import_module(f"snailps._kernels_{build}").table())
-
-
-def builds_available() -> list[str]:
-    """Return the compiled builds that this CPU can run, best first."""
-    return list(builds.available())
-
-
-BUILD = builds.chosen()
-_chosen = load(BUILD)
-LANES = _chosen.LANES
-row_ops = _chosen.row_ops
-init_rows = _chosen.init_rows
-train_labels = _chosen.train_labels
-train_linear = _chosen.train_linear
-checked_bags = _chosen.checked_bags
-checked_paths = _chosen.checked_paths
-train_words = _chosen.train_words
-open_private = _chosen.open_private
-close_private = _chosen.close_private
-near = _chosen.near
-sort_pairs = _chosen.sort_pairs
-train_pairs = _chosen.train_pairs
-copy_rows = _chosen.copy_rows
-bag_means = _chosen.bag_means
-ftrl_weights = _chosen.ftrl_weights
-linear_scores = _chosen.linear_scores
-wire_ops = _chosen.wire_ops
-fm_scores = _chosen.fm_scores
-train_fm = _chosen.train_fm
-train_triples = _chosen.train_triples
-pair_scores = _chosen.pair_scores
-train_ratings = _chosen.train_ratings
-solve_rows = _chosen.solve_rows
-add_gram = _chosen.add_gram
-best_products = _chosen.best_products
-unpack_parts = _chosen.unpack_parts
-subtract_parts = _chosen.subtract_parts
-csr_product = _chosen.csr_product
-labelling = partial(Labelling, _chosen)
-train_codebook = _chosen.train_codebook
-encode_rows = _chosen.encode_rows
-csr_gradients = _chosen.csr_gradients
-cbow_scratch_floats = _chosen.cbow_scratch_floats
-cbow_loss = _chosen.cbow_loss
-train_cbow = _chosen.train_cbow
-add_weighted_rows = _chosen.add_weighted_rows
+LANES = chosen.LANES
+train_labels = chosen.train_labels
+train_linear = chosen.train_linear
+checked_bags = chosen.checked_bags
+checked_paths = chosen.checked_paths
+train_words = chosen.train_words
+open_private = chosen.open_private
+close_private = chosen.close_private
+near = chosen.near
+sort_pairs = chosen.sort_pairs
+train_pairs = chosen.train_pairs
+copy_rows = chosen.copy_rows
+bag_means = chosen.bag_means
+ftrl_weights = chosen.ftrl_weights
+linear_scores = chosen.linear_scores
+fm_scores = chosen.fm_scores
+train_fm = chosen.train_fm
+train_triples = chosen.train_triples
+pair_scores = chosen.pair_scores
+train_ratings = chosen.train_ratings
+solve_rows = chosen.solve_rows
+add_gram = chosen.add_gram
+best_products = chosen.best_products
+unpack_parts = chosen.unpack_parts
+subtract_parts = chosen.subtract_parts
+csr_product = chosen.csr_product
+labelling = partial(Labelling, chosen)
+train_codebook = chosen.train_codebook
+encode_rows = chosen.encode_rows
+csr_gradients = chosen.csr_gradients
+cbow_scratch_floats = chosen.cbow_scratch_floats
+cbow_loss = chosen.cbow_loss
+train_cbow = chosen.train_cbow
+add_weighted_rows = chosen.add_weighted_rows
 
 
 def padded(n: int, dim: int) -> NDArray[np.float32]:

@@ -19,9 +19,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from snailps.abi.numa import ANYWHERE, keep_thread_on
 from snailps.api import class_loading
 from snailps.errors import EXIT_INTERRUPTED
-from snailps.kernels.numa import ANYWHERE, keep_thread_on
 from snailps.local import LAUNCHED
 
 PROGRAM = (sys.executable, str(Path(__file__).absolute().parents[1] / "__main__.py"))

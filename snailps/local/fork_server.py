@@ -24,7 +24,7 @@ import weakref
 from collections.abc import Callable, Iterable, Mapping
 from typing import IO, Any
 
-from snailps.kernels.numa import ANYWHERE
+from snailps.abi.numa import ANYWHERE
 from snailps.local.fork import may_fork, start
 
 REQUEST_MAX = 1 << 16

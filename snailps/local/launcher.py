@@ -25,6 +25,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import IO, Any, Union
 
+from snailps.abi.numa import ANYWHERE, cpus_of_workers, numa_nodes
 from snailps.config import Document, RawConfig
 from snailps.config.addresses import format_addr, parse_addr
 from snailps.dataclass import dataclass, field
@@ -36,7 +37,6 @@ from snailps.errors import (
     EXIT_WRONG,
     ClusterError,
 )
-from snailps.kernels.numa import ANYWHERE, cpus_of_workers, numa_nodes
 from snailps.local.fork import may_fork, start
 from snailps.local.fork_server import Forked
 from snailps.node.limits import END_S

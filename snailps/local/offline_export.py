@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from snailps import kernels
+from snailps.abi import loops
 from snailps.api.access_method import AccessMethod, load_method
 from snailps.api.class_loading import admit
 from snailps.api.export_progress import ExportProgress
@@ -178,7 +178,7 @@ class StoredTables:
 
     def _store(self, tables: Mapping[int, Table]) -> ShardStore:
         """Make a store without rows, which computes initial values."""
-        store = ShardStore(self._frag_num, kernels.row_ops())
+        store = ShardStore(self._frag_num, loops.row_ops())
         store.own(range(self._frag_num))
         for number, table in tables.items():
             state = table.state_floats if table.in_python else 0

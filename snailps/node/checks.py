@@ -24,15 +24,15 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Literal
 
-from snailps import kernels
+from snailps.abi import loops
+from snailps.abi.numa import NumaNode, are_alike
+from snailps.abi.quota import memory
 from snailps.api.tables import Table
 from snailps.config import ClusterSettings, ListenerSettings, parse_addr, parse_port_range
 from snailps.config.output import check_output
 from snailps.data.blocks import openable
 from snailps.dataclass import dataclass
 from snailps.errors import ConfigError, SnailError
-from snailps.kernels.numa import NumaNode, are_alike
-from snailps.kernels.quota import memory
 from snailps.transport.control import Address, route_host, show
 from snailps.transport.security.trust import is_loopback
 
@@ -431,8 +431,8 @@ def check_result(output: str) -> list[Finding]:
 
 def check_kernels() -> list[Finding]:
     """Which build of the kernels this machine runs, and whether it could run a faster one."""
-    builds = kernels.builds_available()
-    text = f"kernels {kernels.BUILD}, of {', '.join(builds)} that this processor can run"
-    if builds[0] == kernels.BUILD:
+    builds = loops.builds_available()
+    text = f"kernels {loops.BUILD}, of {', '.join(builds)} that this processor can run"
+    if builds[0] == loops.BUILD:
         return [Finding("ok", "kernels", text)]
     return [Finding("note", "kernels", text, "unset SNAILPS_KERNELS to have the fastest")]

@@ -16,8 +16,8 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
-from snailps import kernels
 from snailps._version import __version__
+from snailps.abi import loops
 from snailps.dataclass import dataclass, field
 from snailps.errors import ProtocolError, SnailError
 from snailps.node.background import in_thread
@@ -118,6 +118,6 @@ def facts_of_host(clock: Callable[[], float] = time.time) -> dict[str, Any]:
         "version": __version__,
         "wire": VERSION,
         "python": platform.python_version(),
-        "kernels": kernels.BUILD,
+        "kernels": loops.BUILD,
         "time": clock(),
     }

@@ -36,6 +36,7 @@ import types
 from collections.abc import Callable, Collection, Container, Mapping
 from typing import TYPE_CHECKING, Any
 
+from snailps.abi.quota import capacity, cores
 from snailps.config import ClusterSettings, ListenerSettings, parse_addr, parse_port_range
 from snailps.dataclass import dataclass
 from snailps.errors import (
@@ -51,7 +52,6 @@ from snailps.errors import (
     SnailError,
     explain,
 )
-from snailps.kernels import capacity, cores
 from snailps.node.checks import look_half_way, why_no_master
 from snailps.node.limits import GRACE_S
 from snailps.node.master_waits import Waiting

@@ -17,7 +17,7 @@ from concurrent.futures import Future
 
 import numpy as np
 
-from snailps import kernels
+from snailps.abi import loops
 from snailps.errors import ConnectionLost, SnailError
 from snailps.node.limits import Limits
 from snailps.store.route import Route, ShardAddress
@@ -76,7 +76,7 @@ class ShardConnections:
 
         self.client = Client(
             connect, _names(route), route.owner, route.epoch, job, incarnation, timeout_s,
-            kernels.wire_ops(), failover_s=limits.reach_s,
+            loops.wire_ops(), failover_s=limits.reach_s,
         )  # fmt: skip
         try:
             self.client.start()

@@ -19,7 +19,9 @@ from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from typing import Any
 
-from snailps import kernels
+from snailps.abi import loops
+from snailps.abi.numa import cpus_of_shard, numa_nodes
+from snailps.abi.quota import cores
 from snailps.api.access_method import load_method
 from snailps.config import ServerSettings, effective_shard_num
 from snailps.errors import (
@@ -29,8 +31,6 @@ from snailps.errors import (
     WaitTimeout,
     explain,
 )
-from snailps.kernels import cores
-from snailps.kernels.numa import cpus_of_shard, numa_nodes
 from snailps.node.effects import Event, Tick
 from snailps.node.limits import STATS_S, STOP_S, Limits
 from snailps.node.metric_samples import of_server
@@ -189,8 +189,8 @@ class Server(Node):
             shard = ShardThread(
                 listener,
                 self._make_session,
-                kernels.row_ops(),
-                kernels.wire_ops(),
+                loops.row_ops(),
+                loops.wire_ops(),
                 self._us.frag_num,
                 limits.parked_s,
                 f"snailps-shard-{effect.number}",

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
-from snailps.kernels.numa import keep_thread_on
+from snailps.abi.numa import keep_thread_on
 from snailps.shard.shard import CLOCK_LIMIT_S, STAGED_BYTES_MAX, Report, Shard
 from snailps.transport.handshake import ServerSession
 from snailps.transport.loop._loop import ShardLoop

@@ -58,7 +58,7 @@ def _check_finite(table_id, finite, values):
 
 
 cdef class ShardStore:
-    """All rows of one shard; `row_ops` is the capsule of `snailps.kernels.row_ops()`.
+    """All rows of one shard; `row_ops` is the capsule of `abi.loops.row_ops()`.
 
     One thread owns a shard, and calls all methods; other threads submit commands to it.  Methods raise
     `SnailError` for an unknown table, and for a fragment that this shard does not own.

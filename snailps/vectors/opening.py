@@ -17,10 +17,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, TypeAlias
 
+from snailps.abi.quota import memory
 from snailps.data.atomic import free_bytes, human_bytes
 from snailps.earlier_names import JOURNAL_COPY
 from snailps.errors import ModelFileError
-from snailps.kernels.quota import memory
 from snailps.pointers import POINTER_BYTES
 from snailps.vectors.model_file import refuse_pipe, refuse_pointer
 

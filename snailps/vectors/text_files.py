@@ -22,11 +22,11 @@ from typing import IO
 import numpy as np
 import numpy.typing as npt
 
+from snailps.abi.quota import cores
 from snailps.data._float_text import read_word_lines, word_lines
 from snailps.data.atomic import atomic_file
 from snailps.data.in_order import in_order
 from snailps.errors import ModelFileError, shown_bytes
-from snailps.kernels import cores
 from snailps.vectors.fasttext_bin import check_words, checked_chunks
 from snailps.vectors.opening import first_bytes
 

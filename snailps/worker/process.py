@@ -21,6 +21,7 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 
 from snailps.abi.memory import release_memory
+from snailps.abi.quota import capacity, cores
 from snailps.api.class_source import define
 from snailps.api.tables import Table, Tensor
 from snailps.api.traits import (
@@ -42,7 +43,6 @@ from snailps.errors import (
     ProtocolError,
     own_lines,
 )
-from snailps.kernels import capacity, cores
 from snailps.node.checks import look_half_way, why_not_connected
 from snailps.node.driver_files import read_driver_files
 from snailps.node.limits import GRACE_S, Limits

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 from waiting import LIMIT_S, joined, until
 
+from snailps.abi import numa
+from snailps.abi.numa import NumaNode
 from snailps.config import RawConfig
-from snailps.kernels import numa
-from snailps.kernels.numa import NumaNode
 from snailps.local import fork, launcher
 from snailps.local.launcher import RESTARTS_MAX, Launcher, MasterEnded, NodeEnded, labelled
 from snailps.node.phrases import NAME_MARK

@@ -15,18 +15,15 @@ ROOMS = runpy.run_path(str(PACKAGE.parent / "tools" / "rooms.py"))
 rooms_of, room_of = ROOMS["rooms_of"], ROOMS["room_of"]
 INSIDE = {*ROOMS["CORE"], *ROOMS["FILES"]}
 INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]+"([^"]+)"', re.MULTILINE)
-NAMED = re.compile(r"[\"']snailps((?:\.\w+)+)")
-"""A text that may name a module: ``snailps.`` and what follows it."""
+NAMED = re.compile(r"(?<!b)[\"']snailps((?:\.\w+)+)")
+"""A text that may name a module: ``snailps.`` and what follows it.  Bytes name a C capsule."""
 EXCEPTIONS = """
-abi/builds.py: _kernels_
 api/block.py: api.rotation
 api/class_loading.py: models
-api/tables.py: kernels
 api/traits.py: api.range_passes
 api/traits.py: api.rotation
 api/traits.py: api.validation
 api/traits.py: data.reading
-api/wire_choice.py: kernels.WIRE_TYPES
 api/worker.py: api.rotation
 config/addresses.py: models.word_vectors
 data/blocks.py: data.file_kinds
@@ -75,20 +72,9 @@ master/process.py: monitor.tensorboard_log
 master/services.py: api.validation
 master/status_report.py: monitor.event_log
 master/status_report.py: monitor.loop_latency
-node/checks.py: kernels
-node/checks.py: kernels.numa
-node/checks.py: kernels.quota
-node/probe_service.py: kernels
-node/process.py: kernels.capacity
-node/process.py: kernels.cores
-node/shard_connections.py: kernels
-server/process.py: kernels
-server/process.py: kernels.cores
-server/process.py: kernels.numa
 shard/_primary.pyx: store.core._retention
 shard/_requests.pyx: shard._product_requests
 shard/_standby.pyx: store.core._retention
-shard/shard_thread.py: kernels.numa
 store/_store.pyx: store.core._retention
 store/checkpoint/_sections.pyx: store.core._retention
 store/tables.pyx: store.core._retention
@@ -97,8 +83,6 @@ transport/client/_pending.pyx: transport.client._product_batch
 vectors/model_file.py: data.file_kinds
 worker/leases.py: api.rotation
 worker/leases.py: worker.checkouts
-worker/process.py: kernels.capacity
-worker/process.py: kernels.cores
 worker/training.py: worker.checkouts
 """
 """Lines that still leave the rooms.  The list may only become shorter."""
@@ -116,8 +100,8 @@ def modules_named(path: Path) -> set[str]:
     named = NAMED.findall(COMMENTS.sub("", STRINGS.sub('""', text)))
     c_headers = {name for name in imports_of(path) if name.endswith(".h")}
     included = {module_of_header(path, name) for name in c_headers if is_ours(path, name)}
-    # Texts name public names, too, in messages; and a C capsule is none.
-    modules = {name[1:] for name in named if rooms_of(name[1:]) or name.startswith("._kernels_")}
+    modules = {name[1:].replace("_kernels_", "_kernels") for name in named}  # a build's name
+    modules = {name for name in modules if rooms_of(name)}  # not a public name in a message
     return own(imports_of(path)) | included | modules
 
 
@@ -128,7 +112,7 @@ def is_ours(path: Path, header: str) -> bool:
 def module_of_header(path: Path, header: str) -> str:
     """``abi._row_ops`` for ``abi/_row_ops.h``: beside who includes it, or below the package."""
     beside = path.parent / header
-    return module_name(beside if beside.exists() else PACKAGE / header)
+    return module_name(beside.resolve() if beside.exists() else PACKAGE / header)
 
 
 def room_reached(name: str) -> str:

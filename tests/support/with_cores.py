@@ -8,7 +8,7 @@ from snailps.cli.entry import BLAS_THREADS, main
 if __name__ == "__main__":
     for name in BLAS_THREADS:
         os.environ.setdefault(name, "1")  # before NumPy
-    from snailps.kernels import quota
+    from snailps.abi import quota
 
     cores = set(range(int(sys.argv.pop(1))))
     os.sched_getaffinity = lambda pid: cores

@@ -42,7 +42,7 @@ PLANES = {*NUMERIC, "transport", "store"}
 ALLOWED = {
     **{leaf: set() for leaf in LEAVES},
     "errors": {"outward"},  # whose texts are fit to be shown
-    "abi": {"errors"},  # of a build that this CPU cannot run
+    "abi": {"dataclass", "errors", *BUILDS},
     "pieces": {"dataclass"},  # values that are read, sent and leased
     **{build: {*LEAVES, "kernels"} for build in BUILDS},
     "config": {*LEAVES},
@@ -153,8 +153,8 @@ INNER = {
 # What the master's core may use beside its own parts: values and words, nothing that does anything.
 CORE_USES = {
     "dataclass", "outward", "pieces",
-    "_version", "abi.key_hash", "errors", "config", "data.array_archives", "data.blocks",
-    "data.orders", "transport.messages",
+    "_version", "abi.key_hash", "abi.loops", "errors", "config", "data.array_archives",
+    "data.blocks", "data.orders", "transport.messages",
     "transport.frame", "transport.control.encoded", "store.route", "store.checkpoint.manifest",
     "node.effects", "node.limits", "node.phrases", "node.status", "api.tables", "api.worker",
     "api.concurrency", "api.passes", "api.results", "api.export_progress", "api.traits",

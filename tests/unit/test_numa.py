@@ -8,8 +8,8 @@ import pytest
 from waiting import LIMIT_S, joined
 
 from snailps import kernels
-from snailps.kernels import numa
-from snailps.kernels.numa import (
+from snailps.abi import numa
+from snailps.abi.numa import (
     ANYWHERE,
     SYSTEM,
     NumaNode,

@@ -5,7 +5,7 @@ import os
 import pytest
 
 from snailps import kernels
-from snailps.kernels.quota import capacity, cores, memory
+from snailps.abi.quota import capacity, cores, memory
 
 TOP, OWN = "sys/fs/cgroup", "sys/fs/cgroup/pod/box"
 OLD = "sys/fs/cgroup/cpu"

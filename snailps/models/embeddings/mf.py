@@ -25,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snailps import kernels
+from snailps.abi.quota import memory
 from snailps.api.export_progress import TESTING, ExportProgress
 from snailps.api.passes import Passes
 from snailps.api.range_passes import PassRange, RangePasses
@@ -40,7 +41,6 @@ from snailps.data.input_files import InputFiles
 from snailps.data.name_columns import Columns, Counted, NameColumns, Names, sizes_in
 from snailps.dataclass import replace
 from snailps.errors import DataError
-from snailps.kernels.quota import memory
 from snailps.models.block_trainer import Rates, Span
 from snailps.models.embeddings import files, least_squares, ranking, warm_start
 from snailps.models.embeddings.held_out import HeldOut, Split

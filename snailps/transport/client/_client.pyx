@@ -137,7 +137,7 @@ cdef class Client:
     ``connect(shard)`` returns the descriptor of an authenticated socket, which the client then owns.
     It runs in helper threads, several at a time, and is called again until `failover_s` is over (0:
     the first failure ends the client), so it should give up soon.  `names`: of shards, for messages.
-    `owner` uint32[frag_num]: the shard of each fragment.  `wire_ops`: of `snailps.kernels`; without
+    `owner` uint32[frag_num]: the shard of each fragment.  `wire_ops`: of `abi.loops`; without
     it rows travel as float32 only.
 
     An incarnation has one client: shards know a push by (incarnation, number), and two clients would
@@ -190,7 +190,7 @@ cdef class Client:
         any stride.
 
         `state`: rows are weights and optimiser state, dim + state wide, as float32 only.  `wire`: one
-        of `kernels.WIRE_TYPES`.  `ahead`: overtake pushes that wait for the socket; `correct` then
+        of `abi.loops.WIRE_TYPES`.  `ahead`: overtake pushes that wait for the socket; `correct` then
         adds what the rows lack.  `clock` of 0 or more: the rows once all lower clocks are applied.
         The shards let such a pull wait; it may overtake pushes, and `flush` does not wait for it.  A
         clock that is over is refused (`RemoteError`, code ``late``), unless clocks are closed by
