@@ -22,11 +22,10 @@ SUFFIXES = ((1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 @dataclass(frozen=True)
 class Series:
-    """Points (x, y), by x; `dashed`: for comparison, without marks."""
+    """Points (x, y), by x."""
 
     name: str
     points: Sequence[tuple[float, float]]
-    dashed: bool = False
 
 
 def nice_ticks(high: float) -> list[float]:
@@ -39,16 +38,6 @@ def nice_ticks(high: float) -> list[float]:
     return [i * step for i in range(math.ceil(high / step - 1e-9) + 1)]
 
 
-def log_ticks(low: float, high: float) -> list[float]:
-    """Powers of ten around a range, with 2 and 5 between where there are few."""
-    first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
-    parts = (1, 2, 5) if last - first <= 2 else (1,)
-    ticks = [n * 10.0**e for e in range(first, last + 1) for n in parts]
-    begin = max(i for i, tick in enumerate(ticks) if tick <= low * (1 + 1e-9))
-    end = next((i for i, tick in enumerate(ticks) if tick >= high * (1 - 1e-9)), len(ticks) - 1)
-    return ticks[begin : max(end, begin + 1) + 1]
-
-
 def label(value: float) -> str:
     """A number at an axis."""
     for size, suffix in SUFFIXES:
@@ -57,37 +46,20 @@ def label(value: float) -> str:
     return f"{value:g}"
 
 
-def chart(
-    title: str, x_name: str, y_name: str, series: Sequence[Series], *, log: bool = False
-) -> str:
-    """A line chart.
-
-    Parameters
-    ----------
-    title, x_name, y_name : str
-    series : sequence of Series
-        Each x of a series that is not dashed gets a tick.
-    log : bool
-        Both axes are logarithmic; else both begin at 0.
-    """
+def chart(title: str, x_name: str, y_name: str, series: Sequence[Series]) -> str:
+    """A line chart whose axes begin at 0; each x of a series gets a tick."""
     points = [point for one in series for point in one.points]
     if not points:
         raise ValueError("a chart without points")
-    ys = [y for _, y in points]
-    x_ticks = sorted({x for one in series if not one.dashed for x, _ in one.points})
-    y_ticks = log_ticks(min(ys), max(ys)) if log else nice_ticks(max(ys))
-    x_low, x_high = (min(x_ticks), max(x_ticks)) if log else (0.0, max(x_ticks))
+    x_ticks = sorted({x for x, _ in points})
+    y_ticks = nice_ticks(max(y for _, y in points))
     height = HEIGHT + LEGEND_LINE * len(series)
     bottom = HEIGHT - BOTTOM
 
-    def scaled(value: float, low: float, high: float) -> float:
-        if log:
-            value, low, high = math.log(value), math.log(low), math.log(high)
-        return (value - low) / (high - low) if high > low else 0.5
-
     def at(x: float, y: float) -> tuple[str, str]:
-        across = LEFT + scaled(x, x_low, x_high) * (WIDTH - LEFT - RIGHT)
-        up = bottom - scaled(y, y_ticks[0], y_ticks[-1]) * (bottom - TOP)
+        # A run of number 0 alone: its point stands in the middle.
+        across = LEFT + (x / x_ticks[-1] if x_ticks[-1] else 0.5) * (WIDTH - LEFT - RIGHT)
+        up = bottom - y / y_ticks[-1] * (bottom - TOP)
         return f"{across:.1f}", f"{up:.1f}"
 
     parts = [
@@ -98,13 +70,13 @@ def chart(
         f'<text x="{LEFT}" y="24" font-size="16">{escape(title)}</text>',
     ]
     for tick in y_ticks:
-        x, y = at(x_low, tick)
+        _, y = at(0, tick)
         parts += [
             f'<line x1="{LEFT}" y1="{y}" x2="{WIDTH - RIGHT}" y2="{y}" stroke="{FAINT}"/>',
             f'<text x="{LEFT - 8}" y="{float(y) + 4:.1f}" text-anchor="end">{label(tick)}</text>',
         ]
     for tick in x_ticks:
-        x, _ = at(tick, y_ticks[0])
+        x, _ = at(tick, 0)
         parts.append(f'<text x="{x}" y="{bottom + 18}" text-anchor="middle">{label(tick)}</text>')
     middle = (LEFT + WIDTH - RIGHT) / 2
     parts += [
@@ -113,18 +85,14 @@ def chart(
         f'<text x="16" y="{(TOP + bottom) / 2:.0f}" text-anchor="middle" '
         f'transform="rotate(-90 16 {(TOP + bottom) / 2:.0f})">{escape(y_name)}</text>',
     ]
-    solid = 0
     for number, one in enumerate(series):
-        colour = INK if one.dashed else COLOURS[solid % len(COLOURS)]
-        solid += not one.dashed
-        dash = ' stroke-dasharray="5 5"' if one.dashed else ""
-        stroke = f'stroke="{colour}" stroke-width="2"{dash}'
+        colour = COLOURS[number % len(COLOURS)]
+        stroke = f'stroke="{colour}" stroke-width="2"'
         path = " ".join(",".join(at(x, y)) for x, y in one.points)
         parts.append(f'<polyline points="{path}" fill="none" {stroke}/>')
-        if not one.dashed:
-            for x, y in one.points:
-                across, up = at(x, y)
-                parts.append(f'<circle cx="{across}" cy="{up}" r="4" fill="{colour}"/>')
+        for x, y in one.points:
+            across, up = at(x, y)
+            parts.append(f'<circle cx="{across}" cy="{up}" r="4" fill="{colour}"/>')
         y = HEIGHT + LEGEND_LINE * number
         parts += [
             f'<line x1="{LEFT}" y1="{y}" x2="{LEFT + 28}" y2="{y}" {stroke}/>',

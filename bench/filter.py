@@ -26,8 +26,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from predict import DATA, WORK, make
-from words import ROOT, fail, machine, peers_python, pythonpath, say
+from predict import WORK, make
+from words import ROOT, corpus_of, fail, machine, peers_python, pythonpath, say
 
 PEERS = {"datatrove": "filter", "dolma": "dolma"}
 """Each peer's group of requirements."""
@@ -43,7 +43,7 @@ def arguments() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     add = parser.add_argument
-    add("--corpus", type=Path, default=DATA / "words" / "text8like.txt.gz")
+    add("--corpus", type=Path, help="default: the one in SNAILPS_DATA")
     add("--work", default="pages", help=f"of {', '.join(WORK)}")
     add("--systems", default=",".join(SYSTEMS), help="the first one is the measure")
     add("--runs", type=int, default=3, help="runs of each system, interleaved")
@@ -62,8 +62,7 @@ def arguments() -> argparse.Namespace:
     args.systems = args.systems.split(",")
     if unknown := {*args.systems} - {*SYSTEMS}:
         fail(f"unknown: {', '.join(sorted(unknown))}")
-    if not args.corpus.is_file():
-        fail(f"no such file: {args.corpus}")
+    args.corpus = corpus_of(args.corpus)
     return args
 
 

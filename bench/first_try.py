@@ -11,7 +11,6 @@ Nothing is scaled, shuffled or tuned.  Scores are accuracies of classifiers and 
 import argparse
 import gzip
 import json
-import os
 import statistics
 import subprocess
 import sys
@@ -22,10 +21,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from words import test_data
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
-DATA = Path(os.environ.get("SNAILPS_DATA", ROOT.parent / "shared" / "data"))
 SPLITS = 5
 
 Data = tuple[Any, np.ndarray]
@@ -65,11 +64,18 @@ def bundled(name: str) -> Callable[[], Data]:
     return load
 
 
+def file_of(name: str) -> Path:
+    """A file of the test data."""
+    if (file := test_data(name)) is None:
+        raise FileNotFoundError(f"no {name}: set SNAILPS_DATA to the folder of the test data")
+    return file
+
+
 def a9a() -> Data:
     """UCI Adult as LIBSVM, sparse."""
     from sklearn.datasets import load_svmlight_file
 
-    x, y = load_svmlight_file(str(DATA / "a9a" / "a9a"))
+    x, y = load_svmlight_file(str(file_of("a9a/a9a")))
     return x, y.astype(int)
 
 
@@ -78,7 +84,7 @@ def mnist() -> Data:
     files = ("train-images-idx3-ubyte.gz", 16, 784), ("train-labels-idx1-ubyte.gz", 8, 1)
     x, y = (
         np.frombuffer(
-            gzip.decompress((DATA / "mnist" / name).read_bytes()), np.uint8, -1, header
+            gzip.decompress(file_of(f"mnist/{name}").read_bytes()), np.uint8, -1, header
         ).reshape(-1, width)[:10_000]
         for name, header, width in files
     )

@@ -3,7 +3,7 @@
 
     model, text -> for each N, interleaved: N hosts train -> speed, bytes, processor time, quality
                 -> medians as one JSON object a number of hosts (--json), a table (--table)
-                -> all runs in a file (--out), which scaling.py reads
+                -> all runs in a file (--out)
 
 A host is a cgroup with a quota, and with --link a network namespace on a switch; it holds a server
 with one shard and a worker with one thread.  The master is beside them, without a limit.  It needs

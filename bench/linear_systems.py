@@ -64,10 +64,8 @@ class System:
 class Snailps(System):
     """A cluster on this machine: ``snailps train MODEL``."""
 
-    model: str = "logistic"
-
     def train_command(self, job: Job, prefix: Path) -> list[str]:
-        command = [sys.executable, "-m", "snailps", "train", self.model, "--json", "--overwrite"]
+        command = [sys.executable, "-m", "snailps", "train", "logistic", "--json", "--overwrite"]
         command += ["--train", str(job.train[self.format]), "--output", str(prefix)]
         for name in ("servers", "workers", "threads", "seed"):
             command += [f"--{name}", str(getattr(job, name))]

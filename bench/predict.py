@@ -30,9 +30,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from words import ROOT, fail, machine, peers_python, pythonpath, say
+from words import ROOT, corpus_of, fail, machine, peers_python, pythonpath, say
 
-DATA = Path(os.environ.get("SNAILPS_DATA") or ROOT.parent / "shared" / "data")
 MODULES = {
     "fasttext": ("predict", "fasttext"), "fasttext-predict": ("predict-only", "fasttext"),
     "fasttext-new": ("predict-new", "fasttext_new"),
@@ -70,7 +69,7 @@ def arguments() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     add = parser.add_argument
-    add("--corpus", type=Path, default=DATA / "words" / "text8like.txt.gz")
+    add("--corpus", type=Path, help="default: the one in SNAILPS_DATA")
     add("--work", default="pages,lid,lid-2100,lines", help=f"of {', '.join(WORK)}")
     add(
         "--text", type=Path, help="labelled lines to train on and to label, instead of planted ones"
@@ -95,9 +94,10 @@ def arguments() -> argparse.Namespace:
         fail(f"unknown: {', '.join(sorted(unknown))}")
     if PROGRAM in args.systems and not (args.program and args.program.is_file()):
         fail(f"the system {PROGRAM} needs --program PATH, fastText's C++ program")
-    read = args.corpus if args.text is None else args.text
-    if not read.is_file():
-        fail(f"no such file: {read}")
+    if args.text is None:
+        args.corpus = corpus_of(args.corpus)
+    elif not args.text.is_file():
+        fail(f"no such file: {args.text}")
     return args
 
 

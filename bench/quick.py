@@ -29,14 +29,12 @@ from pathlib import Path
 
 from cgroups import Groups, NoQuota
 from classifier import LISTS, with_translations
-from quick_figures import history, is_like, kind_of, picture, red, table
-from scaling import filled
-from words import ROOT, fail, machine, say
+from quick_figures import filled, history, is_like, kind_of, picture, red, table
+from words import ROOT, corpus_of, fail, machine, say
 
 HERE = Path(__file__).parent
 HISTORY = HERE.resolve() / "history.jsonl"
 PICTURE = ROOT / "docs" / "bench-history.svg"
-CORPUS = ROOT.parent / "shared" / "data" / "words" / "text8like.txt.gz"
 JOB_BYTES, EPOCHS_BYTES = 3_000_000, 20_000_000
 LINE_WORDS = 30
 END_S = 15.0
@@ -124,7 +122,7 @@ def arguments() -> argparse.Namespace:
         default="",
         help=f"with commas; default: all that the sizes have of {', '.join(STEPS)}",
     )
-    add("--corpus", type=Path, default=CORPUS, help="a text file, .gz or plain")
+    add("--corpus", type=Path, help="a text, plain or .gz; default: the one in SNAILPS_DATA")
     add("--peers-python", help="a Python that has the peers, instead of .bench-venv")
     add("--program", type=Path, help="fastText's C++ program, for whole commands of classifiers")
     add("--languages", type=Path, help="lines of bench/languages.py --least 4000, for the same")
@@ -136,7 +134,9 @@ def arguments() -> argparse.Namespace:
         "be of this commit, machine and sizes")  # fmt: skip
     add("--history", type=Path, default=HISTORY, help="where this run is kept; drawn beside it")
     args = parser.parse_args()
-    for file in (args.fill, args.program, args.languages, None if args.draw else args.corpus):
+    if not args.draw:
+        args.corpus = corpus_of(args.corpus)
+    for file in (args.fill, args.program, args.languages):
         if file is not None and not file.is_file():
             fail(f"no such file: {file}")
     if args.fill and not args.draw and args.sizes != "limits":

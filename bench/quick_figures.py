@@ -226,3 +226,20 @@ def table(run: Run) -> str:
         lines += ["", "Left out:", ""]
         lines += [f"- {step}: {reason}" for step, reason in left_out.items()]
     return "\n".join(lines)
+
+
+def filled(text: str, tables: Mapping[str, str]) -> str:
+    """`text` with each table between ``<!-- NAME -->`` and ``<!-- end -->``.
+
+    Raises
+    ------
+    ValueError
+        It has no such place.
+    """
+    for name, content in tables.items():
+        head, mark, rest = text.partition(f"<!-- {name} -->\n")
+        _, end, tail = rest.partition("<!-- end -->")
+        if not end:
+            raise ValueError(f"no place for a table: <!-- {name} --> and <!-- end --> below it")
+        text = f"{head}{mark}\n{content}\n\n{end}{tail}"
+    return text

@@ -18,7 +18,6 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import os
 import statistics
 import sys
 import tempfile
@@ -26,7 +25,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from words import HERE, ROOT, fail, machine, say
+from words import HERE, ROOT, corpus_of, fail, machine, say, test_data
 
 sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(ROOT / "tests" / "support")]
 from faults.cluster import JobOver, Rig  # noqa: E402
@@ -47,7 +46,6 @@ from faults.schedule import (  # noqa: E402
 )
 from faults.session import SESSION_KILLS, SessionRig  # noqa: E402
 
-DATA = Path(os.environ.get("SNAILPS_DATA") or ROOT.parent / "shared" / "data")
 HEARTBEAT_TIMEOUT_S = 4
 STALL_S = 90.0
 RUN = 25
@@ -268,7 +266,8 @@ def train(args):
     """FastText under kills, and the same undisturbed: loss, similarity, words a second."""
     goal = args.kills // 2 if "count" in args.parts else args.kills
     toll = Toll("train", goal, time.monotonic())
-    quality = [file for file in (DATA / "words" / "EN-WS-353-ALL.txt",) if file.exists()]
+    pairs = test_data("words/EN-WS-353-ALL.txt")
+    quality = [pairs] if pairs and pairs.exists() else []
     fair = foul = None
     run = 0
     with Scratch(prefix="snailps-bench-") as scratch:
@@ -293,9 +292,7 @@ def words_of(args, scratch):
     """The corpus: the first bytes of a plain or packed text."""
     import gzip
 
-    source = args.corpus or DATA / "words" / "text8like.txt.gz"
-    if not source.exists():
-        fail(f"no {source}: name a text by --corpus")
+    source = corpus_of(args.corpus)
     with (gzip.open if source.suffix == ".gz" else open)(source, "rb") as file:
         text = file.read(int(args.mb * 1e6))
     path = scratch / "corpus.txt"

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Sparse models: snailps beside Vowpal Wabbit, scikit-learn and NumPy, in one run, interleaved.
+"""Sparse models: snailps beside Vowpal Wabbit and scikit-learn, in one run, interleaved.
 
     data (ctr.py, a9a) -> jobs: every system trains (A B C, C B A, ...) -> speed, memory, quality
                        -> one JSON object a system and job (--json), tables and targets (--table)
@@ -31,27 +31,19 @@ from linear_systems import (
     run_once,
 )
 from sparse_report import table, targets
-from words import ROOT, fail, machine, peers_python, say
+from words import fail, machine, peers_python, say, test_data
 
-sys.path.insert(0, str(ROOT))
-
-import sparse_fm
-
-JOBS = ("a9a", "ctr", "fm", "workers")
-A9A = ROOT.parent / "shared" / "data" / "a9a"
+JOBS = ("a9a", "ctr", "workers")
 A9A_EXAMPLES = 32_561
 A9A_FEATURES = 123
 A9A_BITS = 18
 
 # Options of each system and job.  Only Vowpal Wabbit's on the click data were tuned, on the
 # hold-out file itself (README.md here says what was tried); elsewhere all have their defaults, and
-# as many passes as the others.  But for the machine on a9a: in 20 passes AdaGrad fits the examples
-# too closely (0.3254, and 0.3217 after its default of 5), the reference's small steps need them.
+# as many passes as the others.
 SNAILPS = {
     "a9a": ("--epochs", "20"),
     "ctr": ("--epochs", "1"),
-    "fm": ("--factors", "8", "--epochs", "5"),
-    "fm a9a": ("--factors", "8", "--epochs", "5"),
 }
 VW = {
     "a9a": ("--passes", "20", "-c", "-k", "--holdout_off"),
@@ -61,11 +53,6 @@ VW_FTRL = {
     "a9a": ("--ftrl", "--passes", "20", "-c", "-k", "--holdout_off"),
     "ctr": ("--ftrl", "--ftrl_alpha", "0.1", "--l1", "1"),
 }
-REFERENCE: dict[str, dict[str, float]] = {
-    "fm": {"factors": 8, "epochs": 5},
-    "fm a9a": {"factors": 8, "epochs": 20},
-}
-KERNEL_S = 10.0
 
 
 def arguments() -> argparse.Namespace:
@@ -74,7 +61,7 @@ def arguments() -> argparse.Namespace:
     add = parser.add_argument
     add("--only", default=",".join(JOBS), help="jobs, with commas: " + ", ".join(JOBS))
     add("--examples", type=int, help="of the click data, instead of 5 million (targets: none)")
-    add("--a9a", type=Path, default=A9A, help="folder with a9a and a9a.t")
+    add("--a9a", type=Path, help="folder with a9a and a9a.t; default: the one in SNAILPS_DATA")
     add("--data", type=Path, help="folder that keeps the click data; default: made anew each time")
     add("--runs", type=int, default=3, help="runs of each system, interleaved")
     add("--seeds", type=int, default=3, help="how many seeds the job `workers` goes through")
@@ -108,12 +95,12 @@ class Bench:
         self.env = {} if args.no_snailps else own_environment(scratch)
         self.python = "" if args.no_peers else peers_python(args.peers_python)
 
-    def snailps(self, name: str, model: str = "logistic") -> list[System]:
+    def snailps(self, name: str) -> list[System]:
         """snailps with the options of a job, unless it is left out."""
         if self.args.no_snailps:
             return []
         words = (*SNAILPS[name], *self.args.snailps_args.split())
-        return [Snailps("snailps", words, env=self.env, model=model)]
+        return [Snailps("snailps", words, env=self.env)]
 
     def vowpal_wabbit(self, name: str, bits: int) -> list[System]:
         """Vowpal Wabbit with its defaults, and with --ftrl."""
@@ -176,9 +163,13 @@ class Bench:
 
 def a9a(bench: Bench, name: str) -> Job | None:
     """A job on a9a; None where the files are not there."""
-    files = {"train": bench.args.a9a / "a9a", "test": bench.args.a9a / "a9a.t"}
+    folder = bench.args.a9a or test_data("a9a")
+    if folder is None:
+        say(f"job {name} is left out: no --a9a FOLDER, and SNAILPS_DATA is not set")
+        return None
+    files = {"train": folder / "a9a", "test": folder / "a9a.t"}
     if not all(path.is_file() for path in files.values()):
-        say(f"job {name} is left out: no a9a and a9a.t in {bench.args.a9a} (--a9a FOLDER)")
+        say(f"job {name} is left out: no a9a and a9a.t in {folder} (--a9a FOLDER)")
         return None
     paths = {
         part: {"libsvm": path, "vw": as_vw(path, bench.scratch / f"a9a-{part}.vw")}
@@ -199,38 +190,6 @@ def job_a9a(bench: Bench) -> list[dict]:
     if not bench.args.no_peers:
         systems.append(ScikitLearn("scikit-learn", python=bench.python))
     return bench.in_turns(job, systems)
-
-
-def job_fm(bench: Bench) -> list[dict]:
-    """Factorization machines: planted interactions and a9a beside NumPy; the kernel alone."""
-    made = ctr.make(ctr.FM_PLAN, bench.data)
-    plan = made.plan
-    planted = Job(
-        "fm", made.train, made.test, plan.examples, plan.features, bench.args.limit_s, threads=1
-    )
-    rows = []
-    for job in (planted, a9a(bench, "fm a9a")):
-        if job is None:
-            continue
-        job = replace(job, threads=1)
-        rows += bench.in_turns(job, bench.snailps(job.name, "fm"))
-        if not bench.args.no_peers:
-            fitted = sparse_fm.fit_reference(
-                job.train["libsvm"], job.test["libsvm"], **REFERENCE[job.name]
-            )
-            rows.append(bench.summarise(job, System("numpy reference"), [fitted]))
-    for row in rows:
-        if row["job"] == "fm":
-            row["best_log_loss"] = round(made.facts["test"]["best_log_loss"], 5)
-    if not bench.args.no_snailps:
-        for method in sparse_fm.METHODS:
-            rate = sparse_fm.kernel_rate(
-                planted.train["libsvm"], factors=8, method=method, seconds=KERNEL_S
-            )
-            say(f"fm kernel, {method}: {rate:,.0f} examples/s")
-            row = {"job": "fm kernel", "system": method, "examples_per_s": round(rate)}
-            rows.append(row | {"threads": 1})
-    return rows
 
 
 def click_data(bench: Bench) -> tuple[Job, ctr.Made]:
@@ -283,7 +242,7 @@ def job_workers(bench: Bench) -> list[dict]:
 def main() -> None:
     """All jobs in sequence, then the figures."""
     args = arguments()
-    work = {"a9a": job_a9a, "ctr": job_ctr, "fm": job_fm, "workers": job_workers}
+    work = {"a9a": job_a9a, "ctr": job_ctr, "workers": job_workers}
     rows = []
     with tempfile.TemporaryDirectory(prefix="snailps-bench-", dir=args.scratch) as folder:
         bench = Bench(args, Path(folder))

@@ -16,7 +16,7 @@ NOISE_MIN = 0.0005
 def targets(rows: list[dict], quick: bool) -> list[dict]:
     """Targets, results, met or not; None: the sizes differ from the target's."""
     found = []
-    for judge in (of_a9a, of_ctr, of_fm, of_workers):
+    for judge in (of_a9a, of_ctr, of_workers):
         for name, value, sign, bound in judge(rows):
             met = value <= bound if sign == "<=" else value >= bound
             what = {"target": f"{name} {sign} {bound:.5g}", "value": round(value, 5)}
@@ -60,22 +60,6 @@ def of_ctr(rows: list[dict]) -> Iterator[Verdict]:
     yield "ctr: log loss - vowpal wabbit's better", loss, "<=", 0.001
     yield "ctr: correlation with planted weights", ours["correlation"], ">=", 0.9
     yield "ctr: vowpal wabbit's correlation - ours", known - ours["correlation"], "<=", 0.01
-
-
-def of_fm(rows: list[dict]) -> Iterator[Verdict]:
-    """As good as the reference; a fast kernel, half of it left in a cluster."""
-    for job in ("fm", "fm a9a"):
-        ours, peers = split(rows, job)
-        if ours and peers:
-            loss = ours["log_loss"] - min(row["log_loss"] for row in peers)
-            yield f"{job}: log loss - reference's", loss, "<=", 0.002
-    kernels = [row["examples_per_s"] for row in rows if row["job"] == "fm kernel"]
-    ours, _ = split(rows, "fm")
-    if kernels:
-        yield "fm: kernel, examples/s a core", max(kernels), ">=", 1e6
-    if kernels and ours and "training_examples_per_s" in ours:
-        share = ours["training_examples_per_s"] / ours["threads"] / max(kernels)
-        yield "fm: cluster, a thread / kernel", share, ">=", 0.5
 
 
 def of_workers(rows: list[dict]) -> Iterator[Verdict]:

@@ -48,6 +48,22 @@ def fail(text: str) -> None:
     sys.exit(f"bench: {text}")
 
 
+def test_data(name: str) -> Path | None:
+    """A file or folder of the test data; None: SNAILPS_DATA does not name their folder."""
+    folder = os.environ.get("SNAILPS_DATA")
+    return Path(folder) / name if folder else None
+
+
+def corpus_of(chosen: Path | None) -> Path:
+    """The corpus that was chosen, else the test data's; ends where neither is a file."""
+    corpus = chosen or test_data("words/text8like.txt.gz")
+    if corpus is None:
+        fail("no corpus: give --corpus FILE, or set SNAILPS_DATA to the folder of the test data")
+    if not corpus.is_file():
+        fail(f"no such file: {corpus}")
+    return corpus
+
+
 def report(args: argparse.Namespace, results: list[dict], table: str) -> None:
     """Print what ``--json`` and ``--table`` ask for; a table by default."""
     if args.json:

@@ -1,6 +1,6 @@
 """Pulls and pushes of real processes through a capped link, and that link (bench/netns.py) itself.
 
-Nothing is timed here: bench/capped.py does that.  Skipped, with the reason, where this user or
+Nothing is timed here.  Skipped, with the reason, where this user or
 this machine may not make network namespaces.
 """
 

@@ -5,8 +5,9 @@ from typing import ClassVar
 
 import numpy as np
 import pytest
+import reference_fm as reference
 from model_mixin import ModelContract
-from processes import PACKAGE, run_well
+from processes import run_well
 from test_cluster import figures_of
 
 from snailps.estimators.loading import load
@@ -15,16 +16,8 @@ from snailps.models.sparse.export import read_npz
 CLASS = "snailps.models.sparse.fm:FactorizationMachine"
 
 A9A_LOSS = 0.3208
-"""Least test log loss of bench/reference_fm.py on a9a (epochs 20, lr .01, batch 1000, factor-l2
-.001); with its defaults .323."""
-
-
-@pytest.fixture
-def reference(monkeypatch):
-    monkeypatch.syspath_prepend(str(PACKAGE / "bench"))
-    import reference_fm
-
-    return reference_fm
+"""Least test log loss of the reference on a9a (20 epochs, lr .01, batches of 1,000,
+factor_l2 .001); with its defaults .323."""
 
 
 # --- clusters -----------------------------------------------------------------------------------
@@ -108,7 +101,7 @@ def test_fm_on_a9a_with_defaults_is_as_good_as_the_reference(tmp_path, data_dir)
     assert figures["test"]["calibration"] == pytest.approx(1, abs=0.02)
 
 
-def run_planted(folder, reference, data, workers=1):
+def run_planted(folder, data, workers=1):
     """Figures of a job on planted data, and how far its interactions are the planted ones."""
     names = ("planted.train", "planted.test")
     for name, part in zip(names, (data.train, data.test), strict=True):
@@ -122,18 +115,18 @@ def run_planted(folder, reference, data, workers=1):
 
 
 @pytest.fixture
-def planted_data(reference):
-    """Examples of six fields; bench/fm.py has more of them."""
+def planted_data():
+    """Examples of six fields."""
     return reference.planted(60_000, field_num=6, value_num=12, strength=0.6, tests=20_000)
 
 
-def test_fm_on_planted_interactions_is_as_good_as_the_reference(tmp_path, reference, planted_data):
+def test_fm_on_planted_interactions_is_as_good_as_the_reference(tmp_path, planted_data):
     """By one worker, as above; the reference is fitted here, to the same data."""
     data = planted_data
     machine = reference.fit(data.train, 6 * 12, factors=4, epochs=8, lr=0.01, factor_l2=1e-4)
     wanted = reference.log_loss(data.test.labels, machine.scores(data.test))
     assert data.best < wanted < data.best + 0.005
-    figures, correlation = run_planted(tmp_path, reference, data)
+    figures, correlation = run_planted(tmp_path, data)
     assert figures["test"]["log_loss"] < wanted + 0.002
     assert correlation > 0.98
 

@@ -17,7 +17,7 @@ import test_matrix_files_cluster
 import test_mlp_cluster
 import test_models
 import test_sparse_net_cluster
-from test_fm_cluster import planted_data, reference  # noqa: F401
+from test_fm_cluster import planted_data  # noqa: F401
 
 pytestmark = pytest.mark.limit(1200)
 
@@ -110,8 +110,8 @@ def test_fm_on_a9a(tmp_path, data_dir, judge):
     judge("a9a-fm", {name: figures[name] for name in ("log_loss", "auc", "calibration")})
 
 
-def test_fm_on_planted_interactions(tmp_path, judge, reference, planted_data):  # noqa: F811
-    figures, correlation = test_fm_cluster.run_planted(tmp_path, reference, planted_data, workers=2)
+def test_fm_on_planted_interactions(tmp_path, judge, planted_data):  # noqa: F811
+    figures, correlation = test_fm_cluster.run_planted(tmp_path, planted_data, workers=2)
     judge("planted-fm", {"log_loss": figures["test"]["log_loss"], "correlation": correlation})
 
 

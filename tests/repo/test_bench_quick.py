@@ -5,6 +5,7 @@ import json
 import re
 import subprocess
 import sys
+import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from test_documents import anchors
 
 ROOT = Path(__file__).resolve().parents[2]
 XEON = "Intel(R) Xeon(R) Processor, 2 cores, Linux 6.18.44"
+SVG = "{http://www.w3.org/2000/svg}"
 SPEED, MEMORY, SECONDS = "pull / bare loop", "words, memory / fastText", "job of 3 MB, s"
 
 
@@ -32,6 +34,11 @@ def quick(bench, monkeypatch):
 @pytest.fixture
 def figures(bench):
     return bench("quick_figures")
+
+
+@pytest.fixture
+def curves(bench):
+    return bench("curves")
 
 
 def run(commit, values, machine=XEON, **more):
@@ -376,3 +383,55 @@ def test_fill_is_refused_for_other_sizes(args, tmp_path):
     page.touch()
     with pytest.raises(SystemExit, match="--fill needs --sizes limits"):
         args("--fill", page)
+
+
+# --- curves ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("high", "expected"),
+    [(8, [0, 2, 4, 6, 8]), (6.4, [0, 2, 4, 6, 8]), (1, [0, 0.2, 0.4, 0.6, 0.8, 1]), (0, [0, 1]),
+     (1518, [0, 500, 1000, 1500, 2000])],
+)  # fmt: skip
+def test_ticks_are_round_and_reach_the_highest(curves, high, expected):
+    assert curves.nice_ticks(high) == pytest.approx(expected)
+
+
+def test_labels_are_short(curves):
+    labels = [curves.label(v) for v in (0, 0.2, 8, 1000, 2.5e6, 1e9)]
+    assert labels == ["0", "0.2", "8", "1k", "2.5M", "1G"]
+
+
+def test_chart_is_svg_with_every_point_inside_its_axes(curves):
+    points = [(float(2**i), 10.0 * 2**i) for i in range(7)]
+    text = curves.chart("Title & more", "run", "words/s", [curves.Series("a < b & c", points)])
+    root = ET.fromstring(text)
+    assert root.tag == f"{SVG}svg"
+    marks = root.findall(f"{SVG}circle")
+    assert len(marks) == 7
+    xs, ys = ([float(mark.get(name)) for mark in marks] for name in ("cx", "cy"))
+    assert xs == sorted(xs)
+    assert ys == sorted(ys, reverse=True)
+    assert min(xs) >= curves.LEFT
+    assert max(xs) <= curves.WIDTH - curves.RIGHT
+    assert min(ys) >= curves.TOP
+    assert max(ys) <= curves.HEIGHT - curves.BOTTOM
+    assert {"a < b & c", "Title & more", "run", "words/s"} <= {
+        node.text for node in root.iter(f"{SVG}text")
+    }
+
+
+def test_chart_without_points_is_refused(curves):
+    with pytest.raises(ValueError, match="without points"):
+        curves.chart("t", "x", "y", [curves.Series("a", [])])
+
+
+def test_tables_are_written_between_marks(figures):
+    page = "a\n<!-- x -->\nold\n<!-- end -->\nb\n<!-- y -->\n<!-- end -->\nc\n"
+    first = figures.filled(page, {"x": "new", "y": "more"})
+    assert first == (
+        "a\n<!-- x -->\n\nnew\n\n<!-- end -->\nb\n<!-- y -->\n\nmore\n\n<!-- end -->\nc\n"
+    )
+    assert figures.filled(first, {"x": "new", "y": "more"}) == first
+    with pytest.raises(ValueError, match="no place for a table"):
+        figures.filled(page, {"z": "new"})

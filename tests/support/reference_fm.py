@@ -5,18 +5,10 @@
 
 Nothing is shared with snailps: another optimiser, minibatches in place of single examples, another
 start.  What both find must agree in log loss, not in weights.
-
-    python bench/reference_fm.py --train a9a --test a9a.t
-    python bench/reference_fm.py --planted 200000 --factors 8
-    python bench/reference_fm.py --planted 200000 --write planted   (.train, .test: LIBSVM)
 """
 
 from __future__ import annotations
 
-import argparse
-import json
-import time
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -188,68 +180,9 @@ def interactions(factors: Array, field_num: int) -> Array:
     return np.concatenate(found)
 
 
-def read_libsvm(path: Path) -> tuple[Ints, Array, Array]:
-    """Features, values and labels, filled up with value 0."""
-    lines = [line.split() for line in path.read_text().splitlines() if line.strip()]
-    width = max(len(line) for line in lines) - 1
-    features = np.zeros((len(lines), width), np.int64)
-    values = np.zeros((len(lines), width))
-    for i, (_, *entries) in enumerate(lines):
-        for j, entry in enumerate(entries):
-            key, _, value = entry.partition(":")
-            features[i, j], values[i, j] = int(key), float(value)
-    return features, values, np.array([float(line[0]) > 0 for line in lines], np.float64)
-
-
 def write_libsvm(path: Path, examples: Examples) -> None:
     """Examples with values of 1, as text."""
     rows = (" ".join(f"{key}:1" for key in row) for row in examples.features.tolist())
     with path.open("w") as file:
         for label, row in zip(examples.labels.tolist(), rows, strict=True):
             file.write(f"{label:.0f} {row}\n")
-
-
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Parse, fit, print one JSON object."""
-    p = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    p.add_argument("--train", type=Path)
-    p.add_argument("--test", type=Path)
-    p.add_argument("--planted", type=int, metavar="EXAMPLES")
-    p.add_argument("--write", type=Path, help="write the planted examples, fit nothing")
-    for name, kind, default in (
-        ("factors", int, 8), ("epochs", int, 20), ("batch", int, 256), ("lr", float, 0.003),
-        ("l2", float, 0.0), ("factor-l2", float, 0.0), ("scale", float, 0.05), ("seed", int, 1),
-    ):  # fmt: skip
-        p.add_argument(f"--{name}", type=kind, default=default)
-    o = p.parse_args(arguments)
-    figures: dict[str, float] = {}
-    if o.planted:
-        data = planted(o.planted)
-        train, test, feature_num = data.train, data.test, data.field_num * data.value_num
-        figures["best"] = data.best
-        if o.write:
-            write_libsvm(Path(f"{o.write}.train"), train)
-            write_libsvm(Path(f"{o.write}.test"), test)
-            print(json.dumps(figures))
-            return
-    elif o.train and o.test:
-        train, test = (Examples(*read_libsvm(path)) for path in (o.train, o.test))
-        feature_num = 1 + int(max(train.features.max(), test.features.max()))
-    else:
-        p.error("--planted, or --train and --test")
-    begun = time.perf_counter()
-    machine = fit(
-        train, feature_num, factors=o.factors, epochs=o.epochs, batch=o.batch, lr=o.lr, l2=o.l2,
-        factor_l2=o.factor_l2, scale=o.scale, seed=o.seed,
-    )  # fmt: skip
-    figures["seconds"] = time.perf_counter() - begun
-    figures["train_log_loss"] = log_loss(train.labels, machine.scores(train))
-    figures["test_log_loss"] = log_loss(test.labels, machine.scores(test))
-    if o.planted:
-        pair = [interactions(m.factors, data.field_num) for m in (machine, data.truth)]
-        figures["interactions_correlation"] = float(np.corrcoef(*pair)[0, 1])
-    print(json.dumps(figures))
-
-
-if __name__ == "__main__":
-    main()
