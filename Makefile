@@ -20,12 +20,12 @@ BIN := $(VENV)/bin
 SOURCES := setup.py pyproject.toml tools/stubs.py $(filter-out snailps/_kernels_%.pyx, \
 	$(shell find snailps -name '*.pyx' -o -name '*.pxd' -o -name '*.h'))
 
-DATA := $(or $(SNAILPS_DATA),../shared/data)
-CORPUS ?= $(DATA)/words/text8like.txt.gz
+DATA := $(SNAILPS_DATA)
+CORPUS ?= $(if $(DATA),$(DATA)/words/text8like.txt.gz)
 MODEL ?= fasttext
 # Word lists are judged with where they are there.
-JUDGES := $(foreach f,$(wildcard $(DATA)/words/EN-*.txt),--similarity $(f)) \
-	$(foreach f,$(wildcard $(DATA)/words/questions-words.txt),--analogies $(f))
+JUDGES := $(if $(DATA),$(foreach f,$(wildcard $(DATA)/words/EN-*.txt),--similarity $(f)) \
+	$(foreach f,$(wildcard $(DATA)/words/questions-words.txt),--analogies $(f)))
 
 # Where it is set, each process of the tests would compile all of them anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -111,7 +111,7 @@ docs: $(VENV)/.made-docs ## the documentation as a site, in build/site
 	@echo "open build/site/index.html"
 
 bench: $(VENV)/.made-run ## speed, memory and quality beside fastText and gensim
-	@test -f '$(CORPUS)' || { echo "no corpus at $(CORPUS): make bench CORPUS=FILE" >&2; exit 2; }
+	@test -f '$(CORPUS)' || { echo "no corpus$(if $(CORPUS), at $(CORPUS)): make bench CORPUS=FILE, or set SNAILPS_DATA" >&2; exit 2; }
 	@$(BIN)/python bench/words.py --corpus '$(CORPUS)' --model $(MODEL) $(JUDGES) --json --table \
 		$(ARGS) </dev/null
 

@@ -411,10 +411,10 @@ def log_handlers():
 
 @pytest.fixture(scope="session")
 def data_dir() -> Path:
-    """Folder of the shared data."""
+    """Folder of the test data."""
     folder = skips.data_folder()
-    if not (folder / "words").is_dir():
-        pytest.skip(f"{DATA_MISSING} (looked in {folder})")
+    if folder is None or not skips.has_data():
+        pytest.skip(f"{DATA_MISSING} (it is {folder or 'not set'})")
     return folder
 
 

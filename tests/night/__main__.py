@@ -33,6 +33,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.night import numbers, rounds
+from tests.support.skips import data_folder
 
 ROOT = Path(__file__).resolve().parents[2]
 KEPT = ROOT / "build" / "night"
@@ -105,7 +106,9 @@ def parts(pytest: Sequence[str], tests: Sequence[str], seed: int) -> list[Part]:
         Part("storms/faults", 25, recovery("every", "--faults", "100")),
         Part("kills/counting", 8, recovery("count", "--kills", "200")),
         Part("kills/session", 8, recovery("session", "--kills", "100")),
-        Part("kills/training", 30, recovery("train", "--kills", "60")),
+        Part("kills/training", 30, on_data(
+            "words/text8like.txt.gz", *recovery("train", "--kills", "60", "--corpus"),
+        )),
         Part("fuzz/frames", 25, (python, "-m", "fuzz", "5_000_000", str(seed)), on_path),
         Part("fuzz/control", 20, (python, "-m", "fuzz.control", "1_000_000", str(seed)), on_path),
         Part("draws", 20, (*pytest, "--more=10", "tests/unit")),
@@ -154,7 +157,10 @@ def parts(pytest: Sequence[str], tests: Sequence[str], seed: int) -> list[Part]:
 
 def on_data(name: str, *command: str) -> tuple[str, ...]:
     """The command and a file of the test data, or what says that there is none."""
-    file = rounds.data_folder() / name
+    folder = data_folder()
+    if folder is None:
+        return ("echo", f"SKIPPED: no {name}: set SNAILPS_DATA to the folder of the test data")
+    file = folder / name
     return (*command, str(file)) if file.exists() else ("echo", f"SKIPPED: there is no {file}")
 
 

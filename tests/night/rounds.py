@@ -32,6 +32,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
+from tests.support.skips import data_folder
+
 ROOT = Path(__file__).resolve().parents[2]
 SITE = Path(__file__).resolve().parent / "site"
 LATE_MS = 150
@@ -209,9 +211,10 @@ def elsewhere() -> Iterator[Run]:
         wish = {
             "HOME": "/proc/none", "TMPDIR": str(temporary), "PYTHONPATH": str(path),
             "TZ": "<+1345>-13:45", "COLUMNS": "40", "LINES": "5", "NO_COLOR": "1", "TERM": "dumb",
-            "DOCKER_HOST": "unix:///proc/none", "SNAILPS_DATA": str(data_folder()),
-            **with_comma(folder),
+            "DOCKER_HOST": "unix:///proc/none", **with_comma(folder),
         }  # fmt: skip
+        if data := data_folder():  # the clone is somewhere else
+            wish["SNAILPS_DATA"] = str(data.resolve())
         command = ["sh", "-c", ELSEWHERE, "sh", str(folder), str(ROOT), str(tree)]
         told = "another environment" + ("" if "LC_ALL" in wish else ", its locale alone is this")
         yield Run(told, before=[*unshare, *command], environment=wish)
@@ -227,11 +230,6 @@ def with_comma(folder: Path) -> dict[str, str]:
     if made.returncode != 0:
         return {}
     return {"LOCPATH": str(folder), "LC_ALL": name, "LANG": name, "LANGUAGE": "de"}
-
-
-def data_folder() -> Path:
-    """Where the tests' data is, for a clone that is somewhere else."""
-    return Path(os.environ.get("SNAILPS_DATA") or ROOT.parent / "shared" / "data").resolve()
 
 
 @contextlib.contextmanager

@@ -284,3 +284,20 @@ def test_bench_wrong_arguments_end_with_one_sentence(arguments, expected):
     assert done.returncode != 0
     assert expected in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("script", ["quick", "predict", "filter"])
+def test_bench_without_a_corpus_says_how_to_name_one(script, monkeypatch):
+    monkeypatch.delenv("SNAILPS_DATA", raising=False)
+    done = run(sys.executable, f"bench/{script}.py")
+    assert done.returncode == 1
+    assert done.stderr == (
+        "bench: no corpus: give --corpus FILE, or set SNAILPS_DATA to the folder of the test data\n"
+    )
+
+
+@needs_make
+def test_make_bench_without_a_corpus_says_how_to_name_one(monkeypatch):
+    monkeypatch.delenv("SNAILPS_DATA", raising=False)
+    planned = run("make", "-n", "bench").stdout
+    assert '"no corpus: make bench CORPUS=FILE, or set SNAILPS_DATA"' in planned

@@ -66,6 +66,16 @@ def test_outcome_names_pythons_that_are_missing():
     assert night.outcome_of(1, "SKIPPED: no\n") == "failed"
 
 
+def test_parts_on_test_data_say_which_variable_names_them(monkeypatch):
+    monkeypatch.delenv("SNAILPS_DATA", raising=False)
+    lacking = {one.name: one.command for one in all_parts() if one.command[0] == "echo"}
+    assert set(lacking) == {"kills/training", "bench", "scaling/word2vec", "scaling/fasttext"}
+    [line] = {command[1] for command in lacking.values()}
+    assert night.outcome_of(0, line) == (
+        "skipped: no words/text8like.txt.gz: set SNAILPS_DATA to the folder of the test data"
+    )
+
+
 def test_part_of_another_commit_is_not_kept(kept, tmp_path, monkeypatch):
     monkeypatch.setattr(night, "tree", lambda: "def")
     with pytest.raises(SystemExit, match="is not at abc any more"):

@@ -34,10 +34,16 @@ EVERYWHERE = [
 """Of modules and programs, what continuous integration has: the extra `test`, and what builds."""
 
 
-def data_folder() -> Path:
-    """Folder of the shared data: SNAILPS_DATA, else ../shared/data beside the repository."""
+def data_folder() -> Path | None:
+    """Folder of the test data, SNAILPS_DATA; None: that is not set."""
     named = os.environ.get("SNAILPS_DATA")
-    return Path(named) if named else ROOT.parent / "shared" / "data"
+    return Path(named) if named else None
+
+
+def has_data() -> bool:
+    """Whether the test data are here."""
+    folder = data_folder()
+    return folder is not None and (folder / "words").is_dir()
 
 
 def is_root() -> bool:
@@ -77,7 +83,7 @@ def tried() -> bool:
 
 
 LACKING = {
-    "no test data": lambda: not (data_folder() / "words").is_dir(),
+    "no test data": lambda: not has_data(),
     "root may read everything": is_root,
     "the right to mount": lambda: not (is_root() and may_mount()),
     "root only|only root|gives (files|folders) to others": lambda: not is_root(),

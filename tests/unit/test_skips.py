@@ -36,6 +36,12 @@ def test_skip_for_want_of_data_is_so_where_the_folder_is_not(tmp_path, monkeypat
     assert excess("no test data: set SNAILPS_DATA") == "that is not so here"
 
 
+def test_data_are_nowhere_but_where_the_variable_says(monkeypatch):
+    monkeypatch.delenv("SNAILPS_DATA", raising=False)
+    assert skips.data_folder() is None
+    assert excess("no test data: set SNAILPS_DATA") == ""
+
+
 def test_skip_for_want_of_git_is_so_in_a_tree_that_is_no_clone(tmp_path, monkeypatch):
     monkeypatch.setattr(skips, "ROOT", tmp_path)
     assert excess("no git here: this is no clone") == ""
