@@ -29,7 +29,7 @@ from pathlib import Path
 
 from nodes_clients import client_main
 
-from snailps.monitor.loop_latency import quantile_ms
+from snailps.master.loop_latency import quantile_ms
 from snailps.transport import messages
 from snailps.transport.control import Trust, visit
 from snailps.transport.handshake import Role

@@ -28,6 +28,17 @@ def seed_of(seed: int, number: int) -> int:
     return mix64((seed * GOLDEN + number + 1) & MASK64)
 
 
+def order(count: int, seed: int, epoch: int) -> NDArray[np.int64]:
+    """A permutation of 0 to `count` - 1, a different one for each seed and epoch.
+
+    Sorts the draws of SplitMix64 (G. Steele, D. Lea, C. Flood, OOPSLA 2014), started at a hash of
+    seed and epoch.  Its draws are a bijection of their numbers, so no two are equal: every sorting
+    algorithm gives the same order, and the fastest, unstable one may be used.
+    """
+    draws = np.arange(1, count + 1, dtype=np.uint64)
+    return np.argsort(mix64(draws * np.uint64(GOLDEN) + np.uint64(seed_of(seed, epoch))))
+
+
 def fragment_of(keys: NDArray[np.uint64], frag_num: int) -> NDArray[np.uint32]:
     """Fragments of an array of uint64 keys; the twin of `fragment_of_hash` in ``_key_hash.h``."""
     hashed = mix64(np.asarray(keys, dtype=np.uint64) + np.uint64(GOLDEN))

@@ -12,7 +12,7 @@ import os
 import secrets
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
@@ -44,6 +44,7 @@ from snailps.config import MasterSettings
 from snailps.config.fields import current_folder
 from snailps.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, FAILURES, SnailError
 from snailps.master.checkpoint_files import folder_of, newest_of
+from snailps.master.observers import PHASES, Observer
 from snailps.master.process import Launch, Master
 from snailps.node.run_registry import Registration, Run, RunRegistry
 from snailps.node.status import Status
@@ -54,6 +55,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("snailps")
 events = logging.getLogger(EVENTS)
+DISPLAY_S = 0.2
+"""Period of the status for the display."""
+CURVES_S = 1.0
+"""Period of points of TensorBoard's curves."""
+CURVE_NODES_PER_S = 100
+"""What `NODES_PER_S` is for the display, for TensorBoard's curves."""
 BUG = (
     "it ended with an unexpected error, a bug in snailps or in the model: its log has the traceback"
 )
@@ -153,7 +160,7 @@ def command(
         ),
         known_classes(raw),
         on_listening=listening,
-        on_status=None if progress is None else draw,
+        observers=lambda: observers_of(settings, None if progress is None else draw),
     )
     master.catch_signals()
     code, verdict = EXIT_FAILED, BUG
@@ -186,6 +193,26 @@ def command(
     if as_json:
         print_json(master.figures)
     raise typer.Exit(code)
+
+
+def observers_of(
+    settings: MasterSettings, draw: Callable[[Status], None] | None
+) -> Iterator[Observer]:
+    """Who looks on in the master's process: files that the settings name, and the display."""
+    if settings.json_log:
+        from snailps.monitor.json_log import JsonLog
+
+        log = JsonLog(settings.json_log)
+        yield Observer(log.on_status, PHASES, settings.json_log_interval, close=log.close)
+    if settings.tensorboard:
+        from snailps.monitor.tensorboard_log import TensorboardLog
+
+        board = TensorboardLog(settings.tensorboard)
+        yield Observer(
+            board.on_status, ("training",), CURVES_S, CURVE_NODES_PER_S, board.close, results=board
+        )
+    if draw is not None:
+        yield Observer(draw, PHASES, DISPLAY_S)
 
 
 def _write_report(master: Master) -> None:

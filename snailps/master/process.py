@@ -47,6 +47,7 @@ from snailps.master.checkpoint_files import CheckpointFiles
 from snailps.master.context import Context
 from snailps.master.core import MasterCore
 from snailps.master.effects import Fact, Outbox
+from snailps.master.event_log import LogTail
 from snailps.master.job.input import check_driver_files
 from snailps.master.job.job import Job
 from snailps.master.job.model_reader import ModelReader
@@ -54,6 +55,7 @@ from snailps.master.job.recovery import Recovered
 from snailps.master.job.session import SessionJob
 from snailps.master.job.state import JobState, pack
 from snailps.master.journal import Journal
+from snailps.master.observers import POINT, Observer, Observers, RunHistory
 from snailps.master.performer import Performer
 from snailps.master.phases import ClusterPhase, JobPhase
 from snailps.master.status_report import StatusReport
@@ -64,11 +66,6 @@ from snailps.master.takeover import (
     named_sources,
     unended,
 )
-from snailps.monitor.json_log import JsonLog
-from snailps.monitor.log_tail import LogTail
-from snailps.monitor.observers import PHASES, Observer, Observers
-from snailps.monitor.series import POINT, RunHistory
-from snailps.monitor.tensorboard_log import TensorboardLog
 from snailps.node.checks import look_half_way, why_no_nodes, why_not_connected
 from snailps.node.driver_files import read_driver_files
 from snailps.node.effects import Event, Tick, Work
@@ -97,12 +94,8 @@ HASTE_S = 0.001
 """The same while calls may be answered in the next turn (`JobController.in_haste`)."""
 PREPARE_S = 1.0
 """Seconds that the master looks for its input before it listens: enough to find a wrong path."""
-STATUS_S = 0.2
-"""Period of the status for the display."""
 POINTS_S = 1.0
-"""Period of points of the history and of TensorBoard's curves."""
-CURVE_NODES_PER_S = 100
-"""What `NODES_PER_S` is for the display, for TensorBoard's curves."""
+"""Period of points of the history."""
 HEARTBEATS_S = 0.25
 """Period of heartbeat checks."""
 USAGE_S = 1.0
@@ -190,13 +183,13 @@ class Master:
         *,
         # called with the address
         on_listening: Callable[[str, int], None] = lambda host, port: None,
-        # called with a `Status` a few times a second
-        on_status: Callable[[Status], None] | None = None,
+        # made as the run begins, so that it fails if one cannot look on
+        observers: Callable[[], Iterable[Observer]] = tuple,
     ) -> None:
         self._settings, self._raw, self._also_known = settings, raw, also_known
         self._launch = launch
         self.trust = Trust.of(settings, secret=launch.secret)
-        self._on_listening, self._on_status = on_listening, on_status
+        self._on_listening, self._observers_of = on_listening, observers
         self._journal = Journal(None)
         self.session_job: SessionJob | None = None
         self._signals: deque[int] = deque()
@@ -444,16 +437,10 @@ class Master:
         _spare_collector()
 
     def _begin_looking_on(self) -> None:
-        settings, add = self._settings, self._observers.add
-        if settings.json_log:
-            log = JsonLog(settings.json_log)
-            add(Observer(log.on_status, PHASES, settings.json_log_interval, close=log.close))
-        if settings.tensorboard:
-            board = self._reader.observer = TensorboardLog(settings.tensorboard)
-            add(Observer(board.on_status, ("training",), POINTS_S, CURVE_NODES_PER_S, board.close))
-        if self._on_status is not None:
-            add(Observer(self._on_status, PHASES, STATUS_S))
-        add(Observer(self._history.on_progress, ("training",), POINTS_S, whole=False))
+        history = Observer(self._history.on_progress, ("training",), POINTS_S, whole=False)
+        for observer in (*self._observers_of(), history):
+            self._observers.add(observer)
+            self._reader.observer = observer.results or self._reader.observer
 
     def _close(self, job: Job | None) -> None:
         if self._metrics is not None:

@@ -18,11 +18,11 @@ from snailps.config.addresses import format_addr
 from snailps.master.checkpoints import CheckpointController
 from snailps.master.core import MasterCore
 from snailps.master.effects import Fact
+from snailps.master.event_log import EVENT, EventLog
 from snailps.master.job.job import Job
+from snailps.master.loop_latency import LoopLatency
 from snailps.master.member import Member, cpu_share
 from snailps.master.phases import JobPhase, Reach, Stay, Work
-from snailps.monitor.event_log import EVENT, EventLog
-from snailps.monitor.loop_latency import LoopLatency
 from snailps.node.status import (
     BlockCounts,
     MasterStatus,

@@ -1,67 +1,21 @@
-"""Owns the curves of a run, with a bounded number of points.
+"""Owns the curves of a page, with a bounded number of points.
 
-    Progress, facts of an earlier master -> RunHistory -> Ask("history"), facts of the journal
-    Status, that history -> Series -> columns of the page
+    Status, the master's own history (`RunHistory`) -> Series -> columns of the page
 
 Must not know clocks: each point brings its time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from snailps.monitor.observers import job_number
 from snailps.monitor.picture import plain
-from snailps.node.course import Course
-from snailps.node.status import History, Progress, Status
+from snailps.node.course import POINTS_MAX, Course
+from snailps.node.status import Status
 
-POINTS_MAX = 512
 NAMES = ("at_s", "progress", "units_per_s", "loss", "cpu", "rss_bytes")
 """Columns: seconds since the master began, share of the pass, units/s, loss, cores, bytes."""
-POINT = "point"
-"""Kind of the facts that `RunHistory` writes to the journal."""
-
-
-class RunHistory(Course):
-    """Curves of the newest job's training, kept by its master and by masters that take over."""
-
-    def __init__(
-        self,
-        note: Callable[[str, dict[str, Any]], None],  # a fact for the journal
-        begun_s: float,  # when this master began, seconds since 1970
-        earlier: Iterable[Mapping[str, Any]] = (),  # what it has noted under an earlier master
-    ) -> None:
-        super().__init__(POINTS_MAX)
-        self._note, self._begun_s, self._job = note, begun_s, 0
-        for point in earlier:
-            self._begin(point["job"])
-            # If the clock was set back meanwhile, earlier points lie in the future.  At most 0,
-            # they do not keep new points from being due.
-            at_s = min(0.0, float(point["at"]) - begun_s)
-            self.append((round(at_s, 3), point["units"], point["rate"], point["loss"]))
-
-    def _begin(self, job: int) -> None:
-        if job != self._job:
-            self._job = job
-            self.clear()
-
-    def on_progress(self, status: Progress) -> None:
-        """Add a point if one is due, and write it to the journal; another job starts new curves."""
-        job, at_s, units = job_number(status), status["elapsed_s"], status["units"]
-        rate, loss = round(status["units_per_s"], 1), status["loss"]
-        self._begin(job)
-        if self.is_due(at_s):
-            self.append((round(at_s, 3), units, rate, loss))
-            point = {"at": round(self._begun_s + at_s, 3), "job": job, "units": units}
-            self._note(POINT, {**point, "rate": rate, "loss": loss})
-
-    def columns(self) -> History:
-        at_s, units, rates, losses = zip(*self.points, strict=True) if self.points else [()] * 4
-        return {
-            "at_s": list(at_s), "units": list(units), "units_per_s": list(rates),
-            "loss": list(losses),
-        }  # fmt: skip
 
 
 class Series(Course):

@@ -26,9 +26,8 @@ from numpy.typing import NDArray
 from snailps.api.results import Results
 from snailps.data.extras import optional_module
 from snailps.errors import ConfigError, SnailError, explain
-from snailps.monitor.observers import job_number
 from snailps.node.background import Backlog
-from snailps.node.status import FIGURED_AT, Status
+from snailps.node.status import FIGURED_AT, Status, job_number
 from snailps.outward import printable
 
 if TYPE_CHECKING:

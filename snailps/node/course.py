@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+POINTS_MAX = 512
+"""Points of a run's curves, at the master and in the page."""
+
 
 class Course:
     """Tuples, each of which begins with a position that is meant to grow: seconds, progress.

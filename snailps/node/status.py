@@ -231,6 +231,11 @@ class History(TypedDict):
     loss: list[float | None]  # None: unknown
 
 
+def job_number(status: Progress) -> int:
+    """Return the number of the newest job."""
+    return status["session"]["jobs"] if status["session"] is not None else 1
+
+
 FIGURED_AT = ("epoch", "progress", "at_s")
 """Keys of an entry of `Status.tests` that are no figures: epochs that were trained (of tests after
 epochs), the progress of the training, and the seconds since this master began, below 0 under an

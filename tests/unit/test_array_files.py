@@ -11,6 +11,7 @@ import pytest
 from idx_files import CODES, idx_bytes, write_idx
 from twins.kernels import GOLDEN, MASK, mix64
 
+from snailps.abi.key_hash import order
 from snailps.data.array_archives import npy_header
 from snailps.data.array_files import (
     Labelled,
@@ -20,7 +21,6 @@ from snailps.data.array_files import (
     read_header,
 )
 from snailps.data.matrix_writer import write_matrix
-from snailps.data.orders import order
 from snailps.data.scratch import Scratch
 from snailps.errors import DataError
 

@@ -6,11 +6,11 @@ import logging
 
 from snailps.config import MasterSettings, RawConfig
 from snailps.config.origins import HIDDEN, with_origins
+from snailps.master.event_log import LINE_CHARS_MAX, LINES_MAX, EventLog, LogTail
 from snailps.master.events import Gone
 from snailps.master.member import cpu_share
-from snailps.monitor.event_log import EventLog
-from snailps.monitor.log_tail import LINE_CHARS_MAX, LINES_MAX, LogTail
-from snailps.monitor.series import POINTS_MAX, RunHistory
+from snailps.master.observers import RunHistory
+from snailps.node.course import POINTS_MAX
 from snailps.node.status import EVENTS_MAX
 from snailps.node.usage import usage
 from snailps.transport import messages as m

@@ -58,13 +58,13 @@ ALLOWED = {
     "api": {*PLANES},
     "shard": {*PLANES, "api"},
     "node": {*PLANES, "api"},
-    # Who looks on: the page, a process of its own; and in the master's process, outside its core.
+    # Who looks on: the page, a process of its own; and in the master's, which gets it as it starts.
     "monitor": {*PLANES, "api", "node"},
     # Models know what users are given, and no process, socket or store.
     "models": {*NUMERIC, "api"},
     "server": {*PLANES, "api", "shard", "node"},
     "worker": {*PLANES, "api", "node"},
-    "master": {*PLANES, "api", "node", "monitor"},
+    "master": {*PLANES, "api", "node"},
     "diagnostics": {*PLANES, "api", "node", "master"},
     "local": {*PLANES, "api", "node", "server", "worker", "master"},
     # Models as objects: parameters, data of this process, jobs of a cluster.
@@ -93,8 +93,7 @@ LAYERS = [
     {"transport", "store"},
     {"api"},
     {"shard", "node"},
-    {"monitor"},
-    {"models", "filtering", "server", "worker", "master"},
+    {"models", "filtering", "server", "worker", "master", "monitor"},
     {"diagnostics", "local"},
     {"estimators", "serving"},
     {"torch", "fasttext"},
@@ -154,7 +153,7 @@ INNER = {
 CORE_USES = {
     "dataclass", "outward", "pieces",
     "_version", "abi.key_hash", "abi.loops", "errors", "config", "data.array_archives",
-    "data.blocks", "data.orders", "transport.messages",
+    "data.blocks", "transport.messages",
     "transport.frame", "transport.control.encoded", "store.route", "store.checkpoint.manifest",
     "node.effects", "node.limits", "node.phrases", "node.status", "api.tables", "api.worker",
     "api.concurrency", "api.passes", "api.results", "api.export_progress", "api.traits",

@@ -2,7 +2,7 @@
 
 import pytest
 
-from snailps.monitor.loop_latency import LoopLatency, quantile_ms
+from snailps.master.loop_latency import LoopLatency, quantile_ms
 
 
 def test_no_turn_yet_is_all_zeros():

@@ -11,11 +11,11 @@ from shards import Shards
 from twins.mlp import Optimizer, gradients
 
 from snailps import Tensor, Worker, write_matrix
+from snailps.abi.key_hash import order
 from snailps.api.wire_choice import WireChoice
 from snailps.api.worker import Results
 from snailps.config import JobSettings
 from snailps.data.blocks import Source
-from snailps.data.orders import order
 from snailps.errors import ConfigError, DataError, ModelFileError, NotFinite
 from snailps.master.job.input import JobInput
 from snailps.models.mlp import Mlp, MlpSettings, files, read_npz

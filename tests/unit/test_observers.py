@@ -2,7 +2,7 @@
 
 import pytest
 
-from snailps.monitor.observers import Observer, Observers
+from snailps.master.observers import Observer, Observers
 
 
 class Watch:

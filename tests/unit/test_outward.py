@@ -22,6 +22,7 @@ from snailps.filtering.kept_scores import ScoreFolder
 from snailps.filtering.tasks import Task, names_of
 from snailps.master.checkpoints import CheckpointController
 from snailps.master.effects import Fact
+from snailps.master.event_log import EventLog
 from snailps.master.job import input as job_input
 from snailps.master.job.ended_jobs import EndedJob, EndedJobs
 from snailps.master.job.input import JobInput
@@ -29,7 +30,6 @@ from snailps.master.job.job import Job
 from snailps.master.job.state import decode
 from snailps.master.journal import Journal
 from snailps.models import CLASSES
-from snailps.monitor.event_log import EventLog
 from snailps.outward import outward, printable, without_secrets
 from snailps.store.checkpoint.lock import LOCK
 

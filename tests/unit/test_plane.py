@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from snailps.vectors.plane import plane, turned
+from snailps.master.job.model_reader import plane, turned
 
 
 def groups(rng, dim=20):

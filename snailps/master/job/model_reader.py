@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,12 +29,12 @@ from snailps.api.worker import Worker
 from snailps.dataclass import replace
 from snailps.errors import ClusterError, DataError, NotFinite, SnailError, explain
 from snailps.master.job.job import Job
+from snailps.master.observers import ResultsObserver
 from snailps.master.services import InspectionResult, ModelAccess
 from snailps.node.shard_connections import ShardConnections, connect
 from snailps.store.route import Route
 from snailps.transport.handshake import Role
 from snailps.transport.security.trust import Trust
-from snailps.vectors.plane import plane, turned
 
 log = logging.getLogger(__name__)
 
@@ -42,16 +42,9 @@ Result = TypeVar("Result")
 
 LANDMARKS = 150
 """Most words of a map: more would overlap."""
-
-
-class Observer(Protocol):
-    """Sees the tables when the master reads them, and the files of the export."""
-
-    def read(self, results: Results) -> None:
-        """Look at the tables, which can be read now."""
-
-    def exported(self, files: Sequence[str]) -> None:
-        """Look at the files of the export, which are written."""
+MAP_SEED = 20_240_917
+MAP_EDGE = 0.97
+"""Share of the coordinates that lie inside the map; outliers are moved to its edge."""
 
 
 class ModelReader:
@@ -66,7 +59,7 @@ class ModelReader:
         self._closed = threading.Event()
         self._progress: ExportProgress | None = None
         self._places: NDArray[np.float32] | None = None  # of the last map
-        self.observer: Observer | None = None
+        self.observer: ResultsObserver | None = None
 
     # --- of the loop -----------------------------------------------------------------------------
 
@@ -176,7 +169,7 @@ class ModelReader:
             self._show_exported(self.observer, figures.get("files", []))
         return figures
 
-    def _show_exported(self, observer: Observer, files: Sequence[str]) -> None:
+    def _show_exported(self, observer: ResultsObserver, files: Sequence[str]) -> None:
         try:
             observer.exported(files)
         except Exception as error:  # the result is written
@@ -315,3 +308,30 @@ def _called(cls: type[Worker], method: str, results: Results) -> object:
         raise ClusterError(
             f"{cls.__name__}.{method} failed at the master: {explain(error)}"
         ) from error
+
+
+def plane(rows: NDArray[np.float32], *, sharp: bool) -> NDArray[np.float32]:
+    """Project rows (n, dim) to a plane: float32 (n, 2), from -1 to 1.
+
+    `sharp` uses principal components; else two fixed random directions, which suit untrained rows:
+    their principal components would be noise.
+    """
+    lengths = np.linalg.norm(rows, axis=1, keepdims=True)
+    units = (rows / np.maximum(lengths, 1e-12)).astype(np.float64)
+    units -= units.mean(axis=0)
+    if sharp and min(units.shape) >= 2:
+        directions = np.linalg.svd(units, full_matrices=False)[2][:2].T
+    else:
+        drawn = np.random.default_rng(MAP_SEED).standard_normal((units.shape[1], 2))
+        directions = np.linalg.qr(drawn)[0] if units.shape[1] >= 2 else np.ones((1, 2))
+    points = units @ directions
+    size = np.quantile(np.abs(points), MAP_EDGE) if points.size else 0.0
+    clipped: NDArray[np.float64] = np.clip(points / max(size, 1e-12), -1.0, 1.0)
+    return clipped.astype(np.float32)
+
+
+def turned(places: NDArray[np.float32], like: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Rotate or mirror points towards others (orthogonal Procrustes, Schoenemann, 1966)."""
+    left, _, right = np.linalg.svd(places.astype(np.float64).T @ like.astype(np.float64))
+    clipped: NDArray[np.float64] = np.clip(places @ (left @ right), -1.0, 1.0)
+    return clipped.astype(np.float32)

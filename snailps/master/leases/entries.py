@@ -14,7 +14,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from snailps.data.orders import order as permutation
+from snailps.abi.key_hash import order as permutation
 from snailps.dataclass import dataclass
 from snailps.pieces import Piece
 from snailps.transport.messages.terms import Terms

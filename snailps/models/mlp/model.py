@@ -19,6 +19,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from snailps.abi.key_hash import order
 from snailps.api.concurrency import Concurrency
 from snailps.api.counting import Counted
 from snailps.api.passes import Passes, share_of_new
@@ -34,7 +35,6 @@ from snailps.data.blocks import Source
 from snailps.data.encoding import LIMIT, Encoding, clip
 from snailps.data.input_files import InputFiles
 from snailps.data.matrix_file import Section
-from snailps.data.orders import order
 from snailps.data.scratch import Scratch
 from snailps.dataclass import dataclass, replace
 from snailps.errors import DataError
