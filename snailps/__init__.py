@@ -15,7 +15,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
-from snailps import estimators
+from snailps import estimators, registry
 from snailps._version import __version__
 
 if TYPE_CHECKING:
@@ -102,6 +102,8 @@ _HOMES = {
     "vectors.query": ("Vectors",),
     "estimators": estimators.__all__,
 }
+
+registry.OPTIONS.update({"tables": "snailps.data.table_files"})
 
 
 def __getattr__(name: str) -> object:

@@ -16,8 +16,8 @@ CORE = {
     "core": (
         "_kernels", "_version", "abi", "api", "config", "dataclass", "earlier_names", "errors",
         "kernels._jobs", "kernels._optimizers", "kernels._rows", "kernels._tiles",
-        "kernels._wire_types", "master", "node", "outward", "pieces", "pointers", "server",
-        "shard", "store", "transport", "worker",
+        "kernels._wire_types", "master", "node", "outward", "pieces", "pointers", "registry",
+        "server", "shard", "store", "transport", "worker",
     ),
 }  # fmt: skip
 """What a pull, a push, a lease and a checkpoint go through, and the nodes that do it.

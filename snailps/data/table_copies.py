@@ -2,7 +2,8 @@
 
     Reading -> TableCopies -> Scratch: which files are tables, and what is read instead of them
 
-`table_files` is imported for the first table only: most jobs read none, and would start later.
+`table_files` is the option `tables` (`registry`): imported for the first table only, because most
+jobs read none, and would start later.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Callable
 from snailps.data.host_cache import Make, ScratchFile
 from snailps.data.reading import Reading
 from snailps.dataclass import dataclass
+from snailps.registry import named
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +24,5 @@ class TableCopies:
 
     def write(self, path: str, make: Make, on_piece: Callable[[], object]) -> ScratchFile:
         """As `table_files.write_table`."""
-        from snailps.data.table_files import write_table
-
-        return write_table(self.reading, path, make, on_piece)
+        file: ScratchFile = named("tables").write_table(self.reading, path, make, on_piece)
+        return file

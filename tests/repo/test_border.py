@@ -41,7 +41,6 @@ data/joined.py: data._matrix
 data/scratch.py: data.partitions
 data/scratch.py: data.reading
 data/table_copies.py: data.reading
-data/table_copies.py: data.table_files
 data/unpacking.py: data.extras
 master/job/controller.py: api.range_passes
 master/job/controller.py: master.job.epoch_tests

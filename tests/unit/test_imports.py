@@ -34,6 +34,7 @@ LEAVES = {
     "errors",
     "pieces",
     "pointers",
+    "registry",
     "_version",
     "abi",
 }
@@ -42,6 +43,7 @@ PLANES = {*NUMERIC, "transport", "store"}
 ALLOWED = {
     **{leaf: set() for leaf in LEAVES},
     "errors": {"outward"},  # whose texts are fit to be shown
+    "registry": {"errors"},
     "abi": {"dataclass", "errors", *BUILDS},
     "pieces": {"dataclass"},  # values that are read, sent and leased
     **{build: {*LEAVES, "kernels"} for build in BUILDS},
@@ -88,7 +90,7 @@ ALLOWED = {
 LAYERS = [
     {"outward"},
     {"dataclass", "earlier_names", "errors"},
-    {"pieces", "pointers"},
+    {"pieces", "pointers", "registry"},
     {"config", "abi", "data", "kernels", "vectors"},
     {"transport", "store"},
     {"api"},

@@ -1,0 +1,28 @@
+"""What the core finds by name: it is there, or the message names the option."""
+
+import importlib.util
+
+import pytest
+
+import snailps  # noqa: F401  (fills the registry)
+from snailps.errors import ConfigError
+from snailps.registry import OPTIONS, named
+
+
+def test_each_option_has_its_module():
+    assert "tables" in OPTIONS
+    assert [name for name in OPTIONS.values() if importlib.util.find_spec(name) is None] == []
+
+
+def test_option_that_is_not_installed_is_named(monkeypatch):
+    monkeypatch.setitem(OPTIONS, "tables", "snailps.data.no_tables")
+    with pytest.raises(ConfigError, match="option tables is not installed: there is no"):
+        named("tables")
+
+
+def test_module_that_an_option_lacks_is_not_taken_for_the_option(monkeypatch, tmp_path):
+    (tmp_path / "lacking_option.py").write_text("import no_such_library\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setitem(OPTIONS, "tables", "lacking_option")
+    with pytest.raises(ModuleNotFoundError, match="no_such_library"):
+        named("tables")
