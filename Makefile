@@ -12,7 +12,7 @@ ARGS ?=
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo check test test-all test-night test-torch test-browser test-debian test-hosts test-numbers test-wheels wheels sanitize lint docs bench bench-quick clean
+.PHONY: help demo check test test-all test-night test-rooms test-torch test-browser test-debian test-hosts test-numbers test-wheels wheels sanitize lint docs bench bench-quick clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -51,6 +51,15 @@ test: $(VENV)/.made-test ## tests of modules, and of simulated and real clusters
 
 test-all: $(VENV)/.made-test ## those, more clusters, and tests of faults, fuzzing and the pages: ten minutes on 2 cores
 	@$(PYTEST) tests/faults tests/fuzz $(SHORT) tests/repo $(ARGS) </dev/null
+
+# What cannot be imported is in tools/rooms.py; which tests remain, in tests/support/without.py.
+test-rooms: $(VENV)/.made-test ## the core's tests without products, and a few of each product without the others: a minute
+	@$(PYTEST) --smoke --without all tests/unit tests/sim $(ARGS) </dev/null
+	@grep -v '^#' tests/products.txt | while read -r room files; do \
+		echo "$$room alone"; \
+		$(BIN)/python -m pytest -q --product "$$room" $$(printf 'tests/unit/test_%s.py ' $$files) \
+			$(ARGS) </dev/null || exit 1; \
+	done
 
 # For hours: parts of up to 40 minutes, which can be resumed.  ARGS=--list names them.
 test-night: $(VENV)/.made-test ## what .ci/run leaves out: rounds under load, walks, storms, fuzzing

@@ -5,7 +5,8 @@ the stacks of all threads; where even that is impossible, because the main threa
 compiled code, the whole run is ended half a minute later.  A test of tests/unit starts no process
 and takes half a second of CPU at most (budget.py); ``--cost=N`` prints what each folder took, and
 the N tests that took most; ``--more=N`` draws N times as many cases (cases.py); ``--smoke`` leaves
-out what smoke.txt does not name.  A test that is skipped without need fails (skips.py).
+out what smoke.txt does not name; ``--without`` and ``--product`` take rooms of the package away
+(without.py).  A test that is skipped without need fails (skips.py).
 """
 
 import atexit
@@ -22,6 +23,7 @@ import signal
 import sys
 import tempfile
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import budget
@@ -31,6 +33,7 @@ import pytest
 import shares
 import skips
 import waiting
+import without
 
 LIMIT_S = 600.0
 GRACE_S = 30.0  # after the limit, until the run is ended the hard way
@@ -58,6 +61,7 @@ hypothesis.settings.load_profile("same")
 
 _stacks_fd = pytest.StashKey[int]()
 _wrong_cases = pytest.StashKey[str]()
+_is_meant = pytest.StashKey[Callable[[Path], bool]]()
 
 
 class TimeLimitReached(BaseException):
@@ -86,11 +90,25 @@ def pytest_addoption(parser):
         help="write there how much of its bound each comparison of floats takes (shares.py)",
     )  # fmt: skip
     group.addoption(
+        "--without", default="", metavar="ROOM[,ROOM]",
+        help="rooms of tools/rooms.py that cannot be imported, or `options`, `products`, `all`:"
+        " every test runs whose file does not name them",
+    )  # fmt: skip
+    group.addoption(
+        "--product", default="", metavar="ROOM", help="its tests, with every other product gone"
+    )
+    group.addoption(
         "--no-budget", action="store_true", help="tests/unit may take longer (sanitizers)"
     )
 
 
 def pytest_configure(config):
+    gone, product = without.named(config.getoption("without")), config.getoption("product")
+    if product:
+        gone |= without.beside(product)
+    if gone:
+        without.begin(gone)
+    config.stash[_is_meant] = lambda path: not gone or without.is_meant(path, gone, product)
     if config.getoption("shares"):
         shares.begin()
     cases.factor = config.getoption("more")
@@ -334,7 +352,7 @@ def pytest_ignore_collect(collection_path, config):
     python = collection_path.suffix == ".py" and collection_path.name.startswith("test_")
     if python and config.getoption("smoke") and is_left_out(collection_path, smoke()):
         return True
-    return None
+    return True if python and not config.stash[_is_meant](collection_path) else None
 
 
 def keep_smoke(items, *, whole):

@@ -33,6 +33,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.night import numbers, rounds
+from tests.support import without
 from tests.support.skips import data_folder
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -130,6 +131,14 @@ def parts(pytest: Sequence[str], tests: Sequence[str], seed: int) -> list[Part]:
             for model in ("word2vec", "fasttext")
         ),
         Part("sanitize", 30, (*make, "sanitize")),
+        *(
+            Part(f"without/{room}", 3, (*pytest, "--without", room, "tests/unit", "tests/sim"))
+            for room in sorted(without.detachable())
+        ),
+        *(
+            Part(f"product/{room}", 4, (*pytest, "--product", room, "tests/unit", "tests/cluster"))
+            for room in sorted(without.products())
+        ),
         Part("torch", 5, (*make, "test-torch", "ARGS=--long")),
         Part("browser", 3, (*make, "test-browser")),
         Part("hosts", 5, (*make, "test-hosts", "ARGS=--long")),

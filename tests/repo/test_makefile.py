@@ -188,8 +188,8 @@ def test_demo_compiles_for_this_machine_alone_and_tests_for_all():
 
 TARGETS_OF_CI = {
     "install": ".venv/.made-lint,test", "demo": "demo", "test": "test-all",
-    "numbers": "test-numbers", "torch": "test-torch", "lint": "lint", "hosts": "test-hosts",
-    "browser": "test-browser",
+    "rooms": "test-rooms", "numbers": "test-numbers", "torch": "test-torch", "lint": "lint",
+    "hosts": "test-hosts", "browser": "test-browser",
     "wheels": "wheels", "test-wheels": "test-wheels", "sanitize": "sanitize",
 }  # fmt: skip
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from snailps import kernels
+from snailps.abi import loops
 from snailps.api.tables import Table
 from snailps.errors import RemoteError, SnailError
 from snailps.store._store import ShardStore
@@ -238,7 +238,7 @@ class Driver(RoutedNode):
         )  # fmt: skip
         answer = yield from self.ask(messages.Declare([table.to_dict()]), self._limit_s)
         self._ids_table = answer.numbers[0]
-        self._reference = ShardStore(frag_num, kernels.row_ops())
+        self._reference = ShardStore(frag_num, loops.row_ops())
         self._reference.own(range(frag_num))
         self._reference.add_table(1, *table.store_arguments())
         self._ids_seq = 0

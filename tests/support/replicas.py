@@ -11,7 +11,7 @@ from blocking_shard import BlockingShard
 from shards import JOB, LIMIT_S, Shards
 from waiting import until
 
-from snailps import kernels
+from snailps.abi import loops
 from snailps.api.access_method import load_method
 from snailps.store.checkpoint._sections import FragmentCursor
 from snailps.transport.control import dial
@@ -73,8 +73,8 @@ class Replicas(Shards):
         thread = BlockingShard(
             listener,
             self._session,
-            kernels.row_ops(),
-            kernels.wire_ops(),
+            loops.row_ops(),
+            loops.wire_ops(),
             self.frag_num,
             30.0,
             f"standby-{index}",

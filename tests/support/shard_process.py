@@ -14,7 +14,7 @@ from pathlib import Path
 from blocking_shard import BlockingShard
 from shards import ADD, FRAG_NUM, JOB, LIMIT_S, ZEROS
 
-from snailps import kernels
+from snailps.abi import loops
 from snailps.transport.control import dial
 from snailps.transport.handshake import NONCE_BYTES, Channel, Hello, Role, ServerSession
 
@@ -32,7 +32,7 @@ def main(role):
         return ServerSession(Hello(Channel.DATA, Role.SERVER, os.urandom(NONCE_BYTES), job=JOB))
 
     shard = BlockingShard(
-        listener, session, kernels.row_ops(), kernels.wire_ops(), FRAG_NUM, 30.0, "shard",
+        listener, session, loops.row_ops(), loops.wire_ops(), FRAG_NUM, 30.0, "shard",
         standby=role == "standby",
     )  # fmt: skip
     shard.start()

@@ -11,7 +11,7 @@ from blocking_shard import BlockingShard
 from frame_socket import FrameSocket
 from waiting import LIMIT_S, until
 
-from snailps import kernels
+from snailps.abi import loops
 from snailps.abi.key_hash import fragment_of
 from snailps.api.access_method import load_method
 from snailps.store.route import Route, ShardAddress
@@ -64,8 +64,8 @@ class Shards:
             thread = BlockingShard(
                 listener,
                 self._session,
-                kernels.row_ops(),
-                kernels.wire_ops(),
+                loops.row_ops(),
+                loops.wire_ops(),
                 frag_num,
                 park_limit_s,
                 f"shard-{index}",
@@ -156,7 +156,7 @@ class Shards:
             JOB,
             incarnation,
             timeout_s,
-            kernels.wire_ops(),
+            loops.wire_ops(),
             self.failover_s,
         )
         self.clients.append(made)

@@ -5,7 +5,7 @@ import struct
 import numpy as np
 from twins import store as twin
 
-from snailps import kernels
+from snailps.abi import loops
 from snailps.store._store import ShardStore
 from snailps.store.checkpoint._sections import FragmentCursor, copy_fragments
 
@@ -17,7 +17,7 @@ def make_store(
     frag_num=1, dim=4, access=twin.ADD, init=ZEROS, scale=0.5, seed=7, hyper=None, track=0
 ):
     """A store that owns every fragment and has table 0."""
-    store = ShardStore(frag_num, kernels.row_ops())
+    store = ShardStore(frag_num, loops.row_ops())
     store.own(range(frag_num))
     store.add_table(0, dim, access, init, scale, seed, hyper or (0.5, 1e-6, 0, 0), track)
     return store

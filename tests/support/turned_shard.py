@@ -7,7 +7,7 @@ Sockets of this process carry the bytes, so the bytes of a turn do not depend on
 
 import socket
 
-from snailps import kernels
+from snailps.abi import loops
 from snailps.shard.shard_thread import ShardThread
 from snailps.transport.frame import FrameDecoder, encode_frame
 from snailps.transport.handshake import Channel, ClientSession, Hello, Role, ServerSession
@@ -25,7 +25,7 @@ class TurnedShard(ShardThread):
         listener.bind("")  # a name without a file, that the system makes
         listener.listen(128)
         self.address = listener.getsockname()
-        ops = kernels.row_ops(), kernels.wire_ops()
+        ops = loops.row_ops(), loops.wire_ops()
         super().__init__(listener, lambda: ServerSession(hello, b"", admit), *ops, frag_num,
                          park_limit_s, "turned", **limits)  # fmt: skip
         self.turn(0.0)

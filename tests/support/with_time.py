@@ -15,7 +15,6 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from snailps.cli.entry import main
 from snailps.master import core
 from snailps.master.heartbeats import HeartbeatMonitor
 from snailps.transport import _awake
@@ -90,6 +89,8 @@ def let_pass(path):
 
 
 if __name__ == "__main__":
+    from snailps.cli.entry import main  # before: it imports modules that read the clock
+
     let_pass(sys.argv.pop(1))
     sys.argv[0] = "snailps"
     main()

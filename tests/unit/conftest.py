@@ -1,17 +1,16 @@
-"""What tests of shards, and of the master's core, share."""
+"""What tests of shards, and of the master's core, share.
+
+Nothing of the package is imported here at once: `--without` comes afterwards.
+"""
 
 import pytest
-from cluster_models import COUNTER, write_numbers
-from replicas import Replicas
-from shards import ADD, ZEROS, Shards
-
-from snailps.config import JobSettings, MasterSettings, RawConfig
-from snailps.master.job.job import Job
 
 
 @pytest.fixture
 def shard():
     """One shard with table 1, of four floats a row."""
+    from shards import ADD, ZEROS, Shards
+
     with Shards(1) as made:
         made.add_table(1, 4, ADD, ZEROS)
         yield made
@@ -20,6 +19,9 @@ def shard():
 @pytest.fixture
 def cluster():
     """The same, of a kind that can have standbys."""
+    from replicas import Replicas
+    from shards import ADD, ZEROS
+
     with Replicas() as made:
         made.add_table(1, 4, ADD, ZEROS)
         yield made
@@ -28,6 +30,11 @@ def cluster():
 @pytest.fixture
 def make_job(tmp_path):
     """Makes jobs at a master, with settings; `make_job.values` are those that all have."""
+    from cluster_models import COUNTER, write_numbers
+
+    from snailps.config import JobSettings, MasterSettings, RawConfig
+    from snailps.master.job.job import Job
+
     write_numbers(tmp_path / "in.txt", 100)
 
     def make(**settings):

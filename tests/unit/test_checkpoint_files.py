@@ -14,7 +14,7 @@ from machine import fails
 from stores import MARK, SECTION, marks_of, sections_of, ticks_of
 from waiting import run_all
 
-from snailps import kernels
+from snailps.abi import loops
 from snailps.abi.key_hash import fragment_of
 from snailps.errors import CheckpointError, MisuseError, SnailError
 from snailps.store._store import ShardStore
@@ -52,7 +52,7 @@ TABLES = {
 
 
 def make_store(fragments=range(FRAG_NUM), tables=TABLES):
-    store = ShardStore(FRAG_NUM, kernels.row_ops())
+    store = ShardStore(FRAG_NUM, loops.row_ops())
     store.own(list(fragments))
     for number, settings in tables.items():
         store.add_table(number, *settings)

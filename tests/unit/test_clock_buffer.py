@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from twins import slots as twin
 from twins import store as rows_twin
 
-from snailps import kernels
+from snailps.abi import loops
 from snailps.abi.key_hash import fragment_of
 from snailps.errors import SnailError
 from snailps.store._store import ShardStore
@@ -22,7 +22,7 @@ AVERAGE = rows_twin.AVERAGE
 
 
 def make_store(access=ADD, dim=DIM, hyper=(0.5, 1e-6, 0.9, 0.999), frag_num=FRAG_NUM):
-    store = ShardStore(frag_num, kernels.row_ops())
+    store = ShardStore(frag_num, loops.row_ops())
     store.own(range(frag_num))
     store.add_table(0, dim, access, 0, 0.0, 7, hyper)
     return store

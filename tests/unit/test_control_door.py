@@ -14,7 +14,6 @@ from waiting import until
 
 from snailps.api.tables import Table
 from snailps.config import ROLE_CLASSES, MasterSettings, RawConfig
-from snailps.master.life import LASTING, SESSION
 from snailps.master.process import Launch, Master
 from snailps.transport import messages
 from snailps.transport.control import dial, visit
@@ -47,7 +46,7 @@ class Running:
                 MasterSettings
             ),
             raw,
-            Launch(LASTING if lasting else SESSION, any_port=True),
+            Launch(session=True, lasting=lasting, any_port=True),
             also_known=[cls for _, cls in ROLE_CLASSES],
             on_listening=on_listening,
         )

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from probes import probes_of
 from shards import ADD, JOB, ZEROS, Shards, a_table, keys_of, pull_frame, u64
 
-from snailps import kernels
+from snailps.abi import loops
 from snailps.api.tables import Table
 from snailps.errors import MisuseError
 from snailps.transport.frame import Frame, Kind, Option
@@ -20,18 +20,18 @@ NARROW = ["float16", "int8"]
 
 def as_wire(name, rows):
     """Rows as they are after a journey."""
-    wire = kernels.WIRE_TYPES[name]
+    wire = loops.WIRE_TYPES[name]
     build = probes_of()
     return build.widen_rows(wire, build.narrow_rows(wire, rows), rows.shape[1])
 
 
 def pull(client, keys, dim, wire="float32", table=1):
     rows = np.full((len(keys), dim), np.nan, np.float32)
-    return client.pull_async(table, keys, rows, wire=kernels.WIRE_TYPES[wire]).wait()
+    return client.pull_async(table, keys, rows, wire=loops.WIRE_TYPES[wire]).wait()
 
 
 def push(client, keys, values, wire="float32", feedback=True, **options):
-    number = kernels.WIRE_TYPES[wire]
+    number = loops.WIRE_TYPES[wire]
     client.push_async(1, keys, values, wire=number, feedback=feedback, **options).wait()
 
 

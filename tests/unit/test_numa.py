@@ -7,8 +7,7 @@ import threading
 import pytest
 from waiting import LIMIT_S, joined
 
-from snailps import kernels
-from snailps.abi import numa
+from snailps.abi import loops, numa
 from snailps.abi.numa import (
     ANYWHERE,
     SYSTEM,
@@ -112,7 +111,7 @@ def test_shard_runs_where_it_is_kept_and_its_maker_does_not():
     one = {min(before)}
     listener = socket.create_server(("127.0.0.1", 0))
     shard = ShardThread(
-        listener, no_session, kernels.row_ops(), kernels.wire_ops(), 16, 5.0, "kept", cpus=one
+        listener, no_session, loops.row_ops(), loops.wire_ops(), 16, 5.0, "kept", cpus=one
     )
     shard.start()
     try:

@@ -23,8 +23,8 @@ from shards import (
     push_out,
 )  # fmt: skip
 
+from snailps.abi.loops import WIRE_TYPES
 from snailps.errors import ConnectionLost, MisuseError, RemoteError
-from snailps.kernels import WIRE_TYPES
 from snailps.transport.client._client import Client
 from snailps.transport.frame import Frame, FrameDecoder, Kind, encode_frame
 

@@ -11,12 +11,12 @@ from replicas import Counting, Relay, Replicas, assert_equal, dump
 from shards import ADAM, ADD, AVERAGE, FTRL, LIMIT_S, ROWWISE, ZEROS, resident_bytes
 from waiting import run_all, until
 
-from snailps import kernels
+from snailps.abi import loops
 from snailps.api.tables import Table
 from snailps.errors import RemoteError, SnailError
 
 TOUCH = 1
-WIRES = [kernels.WIRE_TYPES[name] for name in ("float32", "float16", "int8")]
+WIRES = [loops.WIRE_TYPES[name] for name in ("float32", "float16", "int8")]
 MOMENTUM = Table("p", 6, access="python_methods:Momentum", lr=0.5)
 RARE = Table(
     "q", 5, "adagrad", lr=0.1, track="touch", admit_after=3, admit_bytes=1 << 13, rows_max=1500

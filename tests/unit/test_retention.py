@@ -8,7 +8,7 @@ from replicas import Replicas, assert_equal, dump
 from stores import keys_of, scan_all, sections_of, some_keys
 from waiting import got
 
-from snailps import kernels
+from snailps.abi import loops
 from snailps.api.tables import Table
 from snailps.errors import CheckpointError
 from snailps.store._store import ShardStore
@@ -19,7 +19,7 @@ def made(
     frag_num=1, admit_after=0, admit_bytes=1 << 16, rows_max=0, age_max=0, dim=3, access="add"
 ):
     """A store that owns all fragments, and has such a table as number 0."""
-    store = ShardStore(frag_num, kernels.row_ops())
+    store = ShardStore(frag_num, loops.row_ops())
     store.own(range(frag_num))
     table = Table(
         "t", dim, access, init="uniform", lr=0.1, admit_after=admit_after, admit_bytes=admit_bytes,

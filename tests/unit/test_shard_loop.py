@@ -27,7 +27,7 @@ from shards import (
     scan_frame,
 )
 
-from snailps import kernels
+from snailps.abi import loops
 from snailps.errors import ConnectionLost
 from snailps.transport.frame import (
     HEADER_BYTES,
@@ -289,7 +289,7 @@ def make_thread():
     listener = socket.create_server(("127.0.0.2", 0))
     hello = Hello(Channel.DATA, Role.SERVER, os.urandom(16), job=JOB)
     thread = BlockingShard(
-        listener, lambda: ServerSession(hello), kernels.row_ops(), kernels.wire_ops(), FRAG_NUM,
+        listener, lambda: ServerSession(hello), loops.row_ops(), loops.wire_ops(), FRAG_NUM,
         1.0, "shard",
     )  # fmt: skip
     return thread, listener.getsockname()

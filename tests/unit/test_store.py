@@ -8,7 +8,7 @@ from first_rows import first_row
 from stores import NORMAL, TOP, UNIFORM, ZEROS, keys_of, make_store, marks_of, some_keys
 from twins import store as twin
 
-from snailps import kernels
+from snailps.abi import loops
 from snailps.abi.key_hash import fragment_of
 from snailps.errors import ConfigError, NotFinite, SnailError
 from snailps.store._store import ShardStore
@@ -20,7 +20,7 @@ from snailps.store._store import ShardStore
 def test_store_first_values_do_not_depend_on_order_or_batch(init):
     keys = some_keys(500)
     left, right = (make_store(8, 10, init=init) for _ in range(2))
-    expected = np.stack([first_row(kernels, init, 0.5, 7, key, 10) for key in keys])
+    expected = np.stack([first_row(loops, init, 0.5, 7, key, 10) for key in keys])
     zeros = np.zeros((len(keys), 10), np.float32)
     left.push(0, 1, 1, keys, zeros)
     for seq, start in enumerate(range(499, -1, -7), start=1):
@@ -124,7 +124,7 @@ def test_store_add_table_out_of_range_is_a_config_error(place, value, complaint)
 def test_store_frag_num_out_of_range_is_a_config_error():
     for frag_num in (0, 2**20 + 1):
         with pytest.raises(ConfigError, match="frag_num"):
-            ShardStore(frag_num, kernels.row_ops())
+            ShardStore(frag_num, loops.row_ops())
 
 
 def test_store_foreign_capsule_is_refused():
@@ -183,7 +183,7 @@ def test_store_empty_requests_are_answered():
 
 
 def test_dropped_tables_leave_their_memory_to_others():
-    store = ShardStore(8, kernels.row_ops())
+    store = ShardStore(8, loops.row_ops())
     store.own(range(8))
     keys, taken = some_keys(4000), []
     for job in range(12):
@@ -208,7 +208,7 @@ def test_dropped_tables_leave_their_memory_to_others():
 
 
 def test_dropped_table_takes_what_is_staged_of_it_along():
-    store = ShardStore(4, kernels.row_ops())
+    store = ShardStore(4, loops.row_ops())
     store.own(range(4))
     keys = some_keys(20)
     for number in (1, 2):
@@ -247,7 +247,7 @@ def test_memory_of_many_regions_is_few_maps_of_the_process():
     def maps():
         return len(Path("/proc/self/maps").read_text().splitlines())
 
-    store = ShardStore(64, kernels.row_ops())
+    store = ShardStore(64, loops.row_ops())
     store.own(range(64))
     store.add_table(1, 1 << 19, 0, ZEROS, 0.0, 1, ())
     before = maps()

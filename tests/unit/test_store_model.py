@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from stores import NORMAL, TOP, UNIFORM, ZEROS, keys_of, marks_of, scan_all, ticks_of
 from twins import store as twin
 
-from snailps import kernels
+from snailps.abi import loops
 from snailps.errors import SnailError
 from snailps.store._store import ShardStore
 
@@ -39,8 +39,8 @@ class StoreMachine(RuleBasedStateMachine):
 
     def __init__(self):
         super().__init__()
-        self.store = ShardStore(FRAG_NUM, kernels.row_ops())
-        self.model = twin.StoreModel(FRAG_NUM, partial(first_row, kernels))
+        self.store = ShardStore(FRAG_NUM, loops.row_ops())
+        self.model = twin.StoreModel(FRAG_NUM, partial(first_row, loops))
 
     @rule(table=TABLES)
     def declare(self, table):

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from master_parts import TestOutbox
 
-from snailps import Table, Tensor, kernels
+from snailps import Table, Tensor
+from snailps.abi import loops
 from snailps.api.tables import DIM_MAX, INIT_SCALE, as_keys, as_rows
 from snailps.errors import ClusterError, ConfigError, MisuseError, SnailError
 from snailps.master.member import Member
@@ -135,7 +136,7 @@ def test_table_for_the_store_has_its_numbers():
 @pytest.mark.parametrize("dim", [1, 7])
 def test_table_state_is_as_wide_as_the_store_makes_it(access, dim):
     table = Table("t", dim, access, lr=0.1)
-    store = ShardStore(1, kernels.row_ops())
+    store = ShardStore(1, loops.row_ops())
     store.own([0])
     store.add_table(1, *table.store_arguments())
     keys = np.zeros(1, np.uint64)
@@ -163,7 +164,7 @@ def test_table_with_random_init_and_no_scale_begins_with_rows_that_can_learn(ini
     assert Table("t", 64, init=init, scale=0).scale == 0  # asked for
     assert Tensor("w", (8, 8), init=init).table().scale == INIT_SCALE
     assert Table.from_dict(table.to_dict()) == table
-    store = ShardStore(1, kernels.row_ops())
+    store = ShardStore(1, loops.row_ops())
     store.own([0])
     store.add_table(1, *table.store_arguments())
     rows = store.pull(1, np.arange(50, dtype=np.uint64))[:, 1:]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from snailps import kernels
+from snailps.abi import loops
 from snailps.api.tables import Table
 from snailps.api.wire_choice import (
     AGAIN_BYTES,
@@ -36,9 +36,9 @@ def test_auto_goes_by_measured_speed_and_says_so(speed, chosen, caplog):
     client, table = Speed(int(speed)), Table("t", 4, wire="auto")
     wires = WireChoice(client, route_to("10.0.0.1"))
     with caplog.at_level("INFO"):
-        assert wires.of_pull(table) == kernels.WIRE_TYPES[chosen]
+        assert wires.of_pull(table) == loops.WIRE_TYPES[chosen]
     assert f"rows travel as {chosen}" in caplog.text
-    assert wires.of_push(table)[0] == kernels.WIRE_TYPES[chosen]
+    assert wires.of_push(table)[0] == loops.WIRE_TYPES[chosen]
 
 
 def test_auto_waits_for_enough_traffic_before_it_decides():
@@ -61,23 +61,23 @@ def test_auto_waits_for_enough_traffic_before_it_decides():
 )
 def test_narrow_rows_are_float16_on_a_fast_network_where_that_does_not_matter(table, chosen):
     wires = WireChoice(Speed(10 * MEASURED_BYTES, 1e-3), route_to("127.0.0.1"))
-    assert wires.of_pull(table, narrow=True) == kernels.WIRE_TYPES[chosen]
+    assert wires.of_pull(table, narrow=True) == loops.WIRE_TYPES[chosen]
     wire, feedback = wires.of_push(table, narrow=True)
-    assert wire == kernels.WIRE_TYPES[chosen]
-    assert wire != kernels.WIRE_TYPES["float16"] or not feedback
-    assert wires.of_pull(table, state=True, narrow=True) == kernels.WIRE_TYPES["float32"]
+    assert wire == loops.WIRE_TYPES[chosen]
+    assert wire != loops.WIRE_TYPES["float16"] or not feedback
+    assert wires.of_pull(table, state=True, narrow=True) == loops.WIRE_TYPES["float32"]
     if table.wire == "auto":
         repeatable = WireChoice(Speed(0), route_to("10.0.0.1"), exact=True)
-        assert repeatable.of_pull(table, narrow=True) == kernels.WIRE_TYPES["float32"]
+        assert repeatable.of_pull(table, narrow=True) == loops.WIRE_TYPES["float32"]
 
 
 @pytest.mark.parametrize("speed", [SLOW_BYTES_PER_S, SLOW_BYTES_PER_S - 1])
 def test_narrow_deltas_are_int8_and_their_rounding_is_carried_on_a_slow_network_only(speed):
     table, is_slow = Table("t", 4, wire="auto"), speed < SLOW_BYTES_PER_S
     wires = WireChoice(Speed(int(speed)), route_to("10.0.0.1"))
-    assert wires.of_push(table, narrow=True, narrower=True) == (kernels.WIRE_TYPES["int8"], is_slow)
+    assert wires.of_push(table, narrow=True, narrower=True) == (loops.WIRE_TYPES["int8"], is_slow)
     named = "int8" if is_slow else "float16"
-    assert wires.of_pull(table, narrow=True) == kernels.WIRE_TYPES[named]
+    assert wires.of_pull(table, narrow=True) == loops.WIRE_TYPES[named]
 
 
 @pytest.mark.parametrize(
@@ -92,9 +92,9 @@ def test_narrow_deltas_are_int8_and_their_rounding_is_carried_on_a_slow_network_
 def test_narrow_deltas_are_of_rows_that_may_be_narrow(table, state, chosen):
     wires = WireChoice(Speed(int(SLOW_BYTES_PER_S)), route_to("10.0.0.1"))
     wire, _ = wires.of_push(table, state, narrow=True, narrower=True)
-    assert wire == kernels.WIRE_TYPES[chosen]
+    assert wire == loops.WIRE_TYPES[chosen]
     auto = Table("t", 4, wire="auto")
-    assert wires.of_push(auto, narrower=True)[0] == kernels.WIRE_TYPES["float16"]
+    assert wires.of_push(auto, narrower=True)[0] == loops.WIRE_TYPES["float16"]
     clocked = WireChoice(Speed(0), route_to("10.0.0.1"), exact=True)
     assert clocked.of_push(auto, narrow=True, narrower=True) == (0, False)
 
@@ -105,9 +105,9 @@ def test_narrow_deltas_are_of_rows_that_may_be_narrow(table, state, chosen):
 def test_narrow_rows_are_int8_with_feedback_on_a_slow_network(speed, chosen):
     client, table = Speed(int(speed)), Table("t", 4, wire="auto")
     wires = WireChoice(client, route_to("10.0.0.1"))
-    assert wires.of_pull(table, narrow=True) == kernels.WIRE_TYPES[chosen]
-    assert wires.of_push(table, narrow=True) == (kernels.WIRE_TYPES[chosen], chosen == "int8")
-    assert wires.of_pull(table) == kernels.WIRE_TYPES["float16"]
+    assert wires.of_pull(table, narrow=True) == loops.WIRE_TYPES[chosen]
+    assert wires.of_push(table, narrow=True) == (loops.WIRE_TYPES[chosen], chosen == "int8")
+    assert wires.of_pull(table) == loops.WIRE_TYPES["float16"]
 
 
 def test_auto_looks_again_when_much_more_has_moved(caplog):
@@ -158,7 +158,7 @@ def test_exact_wires_measure_nothing_and_keep_nothing_for_later():
     wires = WireChoice(client, route_to("10.0.0.1"), exact=True)
     assert wires.of_push(Table("t", 4, wire="auto")) == (0, False)
     assert wires.of_push(Table("t", 4, access="adagrad", lr=0.1, wire="int8")) == (
-        kernels.WIRE_TYPES["int8"],
+        loops.WIRE_TYPES["int8"],
         False,
     )
 
@@ -170,4 +170,4 @@ def test_exact_wires_measure_nothing_and_keep_nothing_for_later():
 def test_parts_of_a_product_are_narrow_where_there_are_several(wire, shards, expected):
     table = Table("t", 2, access="adagrad", lr=0.1, wire=wire)
     chosen = WireChoice(Speed(0), route_to("127.0.0.1"))
-    assert chosen.of_product(table, shards) == kernels.WIRE_TYPES[expected]
+    assert chosen.of_product(table, shards) == loops.WIRE_TYPES[expected]

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from probes import probes_of
 from twins import wire as twin
 
-from snailps import kernels
-from snailps.kernels import WIRE_TYPES
+from snailps.abi import loops
+from snailps.abi.loops import WIRE_TYPES
 
-BUILDS = {build: probes_of(build) for build in kernels.builds_available()}
+BUILDS = {build: probes_of(build) for build in loops.builds_available()}
 FLOAT16, INT8 = WIRE_TYPES["float16"], WIRE_TYPES["int8"]
 FLOAT32_MAX = np.finfo(np.float32).max
 INF, NAN = np.inf, np.nan
@@ -373,7 +373,7 @@ def table(build) -> list:
     """The functions behind the capsule: narrow, widen and narrow_owing by type; None for type 2."""
     pointer = ctypes.pythonapi.PyCapsule_GetPointer
     pointer.restype, pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
-    start = pointer(kernels.Kernels(build.capsule).wire_ops(), b"snailps.wire_ops")
+    start = pointer(loops.Kernels(build.capsule).wire_ops(), b"snailps.wire_ops")
     two = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint32)
     three = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 3, ctypes.c_uint32)
     places = (ctypes.c_void_p * 12).from_address(start)
