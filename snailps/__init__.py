@@ -103,7 +103,12 @@ _HOMES = {
     "estimators": estimators.__all__,
 }
 
-registry.OPTIONS.update({"tables": "snailps.data.table_files"})
+registry.OPTIONS.update(
+    {
+        "rounds": "snailps.master.job.round_controller",
+        "tables": "snailps.data.table_files",
+    }
+)
 
 
 def __getattr__(name: str) -> object:

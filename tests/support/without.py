@@ -28,7 +28,7 @@ import rooms  # noqa: E402  (no package: a table beside the tools)
 
 VARIABLE = "SNAILPS_TESTS_WITHOUT"
 ATTACHED = {
-    "classifier", "data", "examples", "estimators", "ranges", "retention", "rotation", "rounds",
+    "classifier", "data", "examples", "estimators", "ranges", "retention", "rotation",
     "server_products", "tests_in_training", "vectors",
 }  # fmt: skip
 """Rooms that the core still imports: `--without all`, and kinds, leave them where they are."""
@@ -102,6 +102,18 @@ def begin(gone: Iterable[str]) -> None:
     path = os.environ.get("PYTHONPATH", "")
     if str(TESTS / "support") not in path.split(os.pathsep):
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(TESTS / "support"), path]))
+
+
+def is_there(option: str) -> bool:
+    """Whether an option can be imported: a test of what all schedules do includes it then."""
+    from snailps.errors import ConfigError
+    from snailps.registry import named as module_of
+
+    try:
+        module_of(option)
+    except ConfigError:
+        return False
+    return True
 
 
 # --- which tests are whose ----------------------------------------------------------------------

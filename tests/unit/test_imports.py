@@ -24,6 +24,7 @@ from sources import (
     own,
     sources,
 )
+from without import rooms
 
 # Rooms of the package from the bottom up.  A module may import its own room and those that its
 # room's row names: nothing beside it, nothing above.  A room is the first name below `snailps`.
@@ -153,7 +154,7 @@ INNER = {
 
 # What the master's core may use beside its own parts: values and words, nothing that does anything.
 CORE_USES = {
-    "dataclass", "outward", "pieces",
+    "dataclass", "registry", "outward", "pieces",
     "_version", "abi.key_hash", "abi.loops", "errors", "config", "data.array_archives",
     "data.blocks", "transport.messages",
     "transport.frame", "transport.control.encoded", "store.route", "store.checkpoint.manifest",
@@ -244,7 +245,8 @@ def test_pure_module_imports_no_neighbour_that_does_io(place):
 def parts_of_core(room, uses):
     """All modules of a core, which know no socket, thread, clock or file, and use only these."""
     seen: set[str] = set()
-    todo = {f"{room}.core"}
+    options = {name for names in rooms.OPTIONS.values() for name in names}  # found by name
+    todo = {f"{room}.core", *(name for name in options if name.startswith(f"{room}."))}
     while todo:
         name = todo.pop()
         path = next((p for p in sources() if module_name(p) == name), None)

@@ -3,9 +3,11 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from without import is_there
 
-from snailps.master.leases import BspSchedule, Entries, QueueSchedule, RoundSchedule, SspSchedule
+from snailps.master.leases import BspSchedule, Entries, QueueSchedule, SspSchedule
 from snailps.pieces import Piece
+from snailps.registry import named
 
 BLOCKS = [Piece("file", 0, 1)] * 7
 NODES = [1, 2, 3]
@@ -13,8 +15,9 @@ BOOKS = {
     "plain": lambda: QueueSchedule(Entries(BLOCKS, 2)),
     "ssp": lambda: SspSchedule(Entries(BLOCKS, 2), nodes=NODES, staleness=3),
     "stepped": lambda: BspSchedule(Entries(BLOCKS, 2), micro_batches=3, nodes=NODES),
-    "rounds": lambda: RoundSchedule(3, NODES),
 }
+if is_there("rounds"):
+    BOOKS["rounds"] = lambda: named("rounds").RoundSchedule(3, NODES)
 
 
 def finish(book, held):
@@ -100,40 +103,3 @@ def test_results_count_in_the_epoch_or_round_of_their_entry(kind):
             book.rounds.advance()
     assert {epoch for _, epoch in found} > {0}
     assert all(counted == epoch for counted, epoch in found)
-
-
-def test_part_of_a_round_that_is_past_or_closed_is_void():
-    book = RoundSchedule(3, NODES)
-    assert book.claim(0, 1)
-    assert book.done(0, 1)
-    book.rounds.only([0])
-    assert not book.claim(1, 2)
-    assert book.rounds.is_void(1)
-    book.rounds.advance()
-    assert not book.claim(2, 3)
-    assert book.rounds.is_void(2)
-    assert book.claim(3, 1)
-
-
-def test_part_of_a_round_that_the_journal_has_lost_counts_when_it_is_trained_again():
-    book = RoundSchedule(3, NODES)
-    assert not book.claim(3, 1)  # of the next round: the worker knows more than the journal
-    for node in NODES:
-        assert book.done(book.take(node).number, node)
-    book.rounds.advance()
-    assert book.take(1).number == 3
-    assert book.done(3, 1)
-
-
-def test_part_of_a_worker_that_left_meanwhile_counts_in_a_replay():
-    """Leases are not in the journal: of a part that was leased before, `done` alone tells."""
-    living, replayed = (RoundSchedule(3, NODES) for _ in range(2))
-    assert living.take(2).number == 1
-    for book in (living, replayed):
-        book.leave(2)
-    assert living.done(1, 2)
-    assert replayed.claim(1, 2)
-    assert replayed.done(1, 2)
-    assert replayed.rounds.done_slots == living.rounds.done_slots == [1]
-    assert not replayed.rounds.ready
-    assert [replayed.take(node).number for node in (1, 3)] == [0, 2]

@@ -26,3 +26,15 @@ def test_module_that_an_option_lacks_is_not_taken_for_the_option(monkeypatch, tm
     monkeypatch.setitem(OPTIONS, "tables", "lacking_option")
     with pytest.raises(ModuleNotFoundError, match="no_such_library"):
         named("tables")
+
+
+def test_job_in_rounds_is_refused_before_it_begins_where_rounds_are_not_installed(
+    make_job, monkeypatch
+):
+    make_job.values.pop("block_bytes")
+    settings = {"worker_class": "clock_models:MeanByEpochs"}
+    monkeypatch.setitem(OPTIONS, "rounds", "snailps.master.job.no_rounds")
+    with pytest.raises(ConfigError, match="option rounds is not installed: there is no"):
+        make_job(**settings)
+    monkeypatch.undo()
+    assert make_job(**settings).rounds == 5

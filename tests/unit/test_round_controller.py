@@ -6,7 +6,7 @@ import pytest
 
 from snailps.master.effects import Fact
 from snailps.master.job.round_controller import RoundController
-from snailps.master.leases import RoundSchedule
+from snailps.master.leases.rounds import RoundSchedule
 from snailps.node.effects import WorkDone
 
 TARGET = 1.0

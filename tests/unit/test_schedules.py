@@ -8,6 +8,7 @@ import pytest
 from cases import examples
 from hypothesis import given
 from hypothesis import strategies as st
+from without import is_there
 
 from snailps.config import JobSettings, settings_of
 from snailps.config.consistency import STEPS
@@ -17,12 +18,12 @@ from snailps.master.leases import (
     BspSchedule,
     Entries,
     QueueSchedule,
-    RoundSchedule,
     SspSchedule,
 )
 from snailps.master.leases.records import OUTCOME, BlockRecords, BlockState
 from snailps.master.leases.schedule import LOSSES_MAX
 from snailps.pieces import Piece
+from snailps.registry import named
 from snailps.transport.messages.terms import Step
 
 
@@ -292,7 +293,7 @@ def _books(workers, block_num, micro_batches):
         SspSchedule(Entries(blocks(block_num), 2), nodes=nodes, staleness=1),
         SspSchedule(Entries(blocks(block_num), 2), nodes=nodes),
         BspSchedule(Entries(blocks(block_num), 2), micro_batches=micro_batches, nodes=nodes),
-        RoundSchedule(5, nodes, 0.5),
+        *([named("rounds").RoundSchedule(5, nodes, 0.5)] if is_there("rounds") else ()),
     ]
 
 
@@ -528,121 +529,6 @@ def test_stepped_that_goes_on_from_done_entries_begins_behind_them():
     assert book.slots.open == 1
     assert book.take(1).number == 4
     assert book.progress == 0.4
-
-
-# --- rounds ----------------------------------------------------------------------------------
-
-
-def take_all(book, nodes):
-    return {node: entry for node in nodes if (entry := book.take(node)) is not None}
-
-
-def test_rounds_give_each_worker_one_entry_a_round():
-    book = RoundSchedule(3, [5, 6])
-    for round_ in range(3):
-        entries = take_all(book, (6, 5))
-        assert book.take(5) is None
-        assert [
-            (e.number, e.terms.clock, e.terms.slot, e.terms.slots, e.terms.index, e.epoch)
-            for e in (entries[5], entries[6])
-        ] == [
-            (2 * round_, round_, 0, 2, 0, round_), (2 * round_ + 1, round_, 1, 2, 1, round_)
-        ]  # fmt: skip
-        assert book.done(entries[6].number, 6)
-        assert not book.rounds.ready
-        assert book.done(entries[5].number, 5)
-        assert book.rounds.ready
-        assert book.rounds.done_slots == [0, 1]
-        assert book.take(5) is None  # not before the round is closed
-        book.rounds.advance()
-    assert book.over
-    assert book.finished == 6
-    assert take_all(book, (5, 6)) == {}
-
-
-def test_rounds_draw_the_same_fraction_for_the_same_seed_and_others_later():
-    def drawn(seed):
-        book = RoundSchedule(6, list(range(1, 9)), fraction=0.5, seed=seed)
-        found = []
-        while not book.over:
-            entries = take_all(book, range(1, 9))
-            assert [e.terms.slot for e in entries.values()] == list(range(4))
-            found.append(sorted(entries))
-            for node, entry in entries.items():
-                assert entry.terms.slots == 4
-                book.done(entry.number, node)
-            book.rounds.advance()
-        return found
-
-    assert drawn(1) == drawn(1)
-    assert drawn(1) != drawn(2)
-    assert len({tuple(nodes) for nodes in drawn(1)}) > 1
-
-
-def test_rounds_cut_off_late_ones_and_take_them_back_later():
-    book = RoundSchedule(3, [1, 2, 3])
-    entries = take_all(book, (1, 2, 3))
-    assert book.rounds.cut_off() == []  # one worker has to be done first
-    book.done(entries[1].number, 1)
-    book.done(entries[3].number, 3)
-    assert book.rounds.cut_off() == [2]
-    assert book.rounds.ready
-    assert book.rounds.done_slots == [0, 2]
-    late = entries[2].number
-    assert book.rounds.is_void(late)
-    book.rounds.advance()
-    assert book.rounds.is_void(late)
-    assert not book.done(late, 2)  # its part is not wanted any more
-    assert not book.rounds.is_void(late)
-    assert book.take(2).terms.clock == 1
-
-
-def test_rounds_go_on_without_a_lost_worker_and_its_index_is_taken_by_the_next():
-    book = RoundSchedule(9, [1, 2])
-    entries = take_all(book, (1, 2))
-    book.done(entries[1].number, 1)
-    assert not book.rounds.ready
-    book.retire(2)
-    assert book.rounds.ready
-    assert book.rounds.done_slots == [0]
-    book.rounds.advance()
-    assert take_all(book, (1,))[1].terms.slots == 1
-    book.join(7)
-    book.done(2, 1)
-    book.rounds.advance()
-    assert take_all(book, (1, 7))[7].terms.index == 1
-
-
-@pytest.mark.parametrize("resumed", [False, True])
-def test_rounds_give_an_index_that_becomes_free_to_a_worker_that_has_none(resumed):
-    book = RoundSchedule(9, [1, 2])
-    for node in (7, 8):
-        book.join(node)
-        assert book.take(node) is None
-    if resumed:
-        snapshot, book = book.snapshot(), RoundSchedule(9, [1, 2])
-        book.resume(snapshot)
-    book.leave(1)
-    book.retire(1)
-    assert take_all(book, (2, 7, 8)).keys() == {2}  # of this round the part of 1 is void
-    book.done(1, 2)
-    book.rounds.advance()
-    assert {n: e.terms.index for n, e in take_all(book, (2, 7, 8)).items()} == {2: 1, 7: 0}
-    book.retire(7)
-    book.retire(2)  # neither is done: another round begins with the last worker
-    assert book.woken({8}) == [8]
-    assert take_all(book, (8,)).keys() == {8}
-
-
-def test_rounds_whose_only_drawn_worker_is_lost_draw_again():
-    book = RoundSchedule(2, [1, 2], fraction=0.5, seed=3)
-    (lost,) = take_all(book, (1, 2))
-    book.retire(lost)
-    other = 3 - lost
-    entry = book.take(other)
-    assert entry.terms.clock == 0
-    book.done(entry.number, other)
-    assert book.rounds.ready
 
 
 # --- lost workers ----------------------------------------------------------------------------

@@ -48,8 +48,7 @@ from snailps.master.job.expiry import ExpiryClock
 from snailps.master.job.export import Export
 from snailps.master.job.inspection import INSPECTIONS, Inspection
 from snailps.master.job.job import Job
-from snailps.master.job.recovery import JobRecovery, Recovered
-from snailps.master.job.round_controller import RoundController
+from snailps.master.job.recovery import JobRecovery, Recovered, RoundCourse
 from snailps.master.job.state import JobState
 from snailps.master.job.worker_wait import WorkerWait
 from snailps.master.leases.schedule import Schedule
@@ -65,6 +64,7 @@ from snailps.master.room_wait import RoomWait
 from snailps.master.services import Completed, Opened, Services
 from snailps.node.effects import OnDone, WorkDone
 from snailps.outward import outward, without_secrets
+from snailps.registry import named
 from snailps.transport import messages
 
 log = logging.getLogger(__name__)
@@ -121,7 +121,7 @@ class JobController:
             context, members, lifecycle, shard_orders, self.ended_jobs, above.expel, self._retired
         )
         self.recovery = JobRecovery(past, members, shard_orders)
-        self.round: RoundController | None = None
+        self.round: RoundCourse | None = None
         self.epoch_tests: EpochTests | None = None  # of a job with a `Validation`
         self.phase = JobPhase.IDLE
         self.figures: dict[str, Any] = {}
@@ -323,7 +323,7 @@ class JobController:
             )
         if (rounds := job.schedule.rounds) is not None:
             self.inspection.begin_rounds()
-            self.round = RoundController(
+            self.round = named("rounds").RoundController(
                 self._out,
                 job,
                 rounds,

@@ -61,7 +61,6 @@ from snailps.master.leases import (
     Entries,
     RangeSchedule,
     RotationSchedule,
-    RoundSchedule,
     Schedule,
     SurveySchedule,
     Training,
@@ -71,6 +70,7 @@ from snailps.master.leases.records import BlockResult
 from snailps.master.leases.schedule import NO_RECORDS
 from snailps.master.leases.shared import no_schedule
 from snailps.outward import without_secrets
+from snailps.registry import named
 from snailps.transport import messages
 from snailps.transport.control.encoded import Encoded
 from snailps.transport.messages.terms import Partition
@@ -165,6 +165,8 @@ class Job:
         self.name = self._asked(self.cls, "model_name", str)
         self.clocked = is_clocked(self.cls, self.settings)
         self.rounds = self._asked(in_rounds, "rounds", int)
+        if self.rounds:
+            named("rounds")  # refused now, where this installation lacks it
         self.needs_workers = self.rounds > 0
         """The indices of rounds are the workers at the begin of the training: it needs some."""
         self.fraction = self._asked(in_rounds, "fraction", float)
@@ -478,7 +480,10 @@ class Job:
         records = state.records if state is not None else NO_RECORDS
         if self.rounds:
             first = state.clock if state is not None else 0
-            return RoundSchedule(self.rounds, nodes, self.fraction, s.seed, first)
+            schedule: Schedule = named("rounds").RoundSchedule(
+                self.rounds, nodes, self.fraction, s.seed, first
+            )
+            return schedule
         if isinstance(plan, RangePasses):
             return RangeSchedule(self.input.blocks, plan, records)
         if plan is not None:

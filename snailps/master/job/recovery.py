@@ -26,7 +26,6 @@ from snailps.master.checkpoints import CheckpointController
 from snailps.master.effects import Fact
 from snailps.master.job.expiry import ExpiryClock
 from snailps.master.job.job import Job, plan_of
-from snailps.master.job.round_controller import RoundController
 from snailps.master.job.state import JobState, decode, unpack
 from snailps.master.leases.service import UNDECIDED, LeaseService
 from snailps.master.membership import Membership
@@ -48,13 +47,39 @@ class Recovered:
     arrays: Mapping[str, NDArray[Any]] = field(default_factory=dict)
 
 
+class RoundCourse(Protocol):
+    """What closes the rounds of a job that has some: the option `rounds` fills it."""
+
+    @property
+    def inspecting(self) -> bool:
+        """Whether the model inspects the previous round."""
+
+    @property
+    def busy(self) -> bool:
+        """Whether a round is being applied or inspected."""
+
+    def step(self, now: float) -> None: ...
+
+    def lost(self, now: float) -> None: ...
+
+    def stood_still(self, seconds: float) -> None: ...
+
+    def forget(self) -> None: ...
+
+    def facts(self) -> list[Fact]: ...
+
+    def replay(self, fact: Fact) -> None: ...
+
+    def repeat(self, now: float) -> None: ...
+
+
 class Course(Protocol):
     """The controller of the job, as its recovery drives it."""
 
     leases: LeaseService
     checkpoints: CheckpointController
     expiry: ExpiryClock
-    round: RoundController | None
+    round: RoundCourse | None
 
     def begin_survey(self, job: Job, now: float) -> None: ...
 

@@ -1,5 +1,6 @@
 """Decides when a round is closed, inspected and followed by the next, in a job in rounds.
 
+    registry.named("rounds") -> RoundSchedule, RoundController
     workers train > ready or deadline > closing (CloseClock) > applied > next round
                                                                        > inspected (after_round)
 
@@ -22,6 +23,7 @@ from snailps.master.checkpoints import CheckpointController
 from snailps.master.effects import Fact, Outbox
 from snailps.master.job.job import Job
 from snailps.master.leases.round_entries import Rounds
+from snailps.master.leases.rounds import RoundSchedule as RoundSchedule
 from snailps.master.replication.shard_orders import ShardOrders
 from snailps.node.effects import OnDone, WorkDone
 

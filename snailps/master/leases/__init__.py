@@ -5,9 +5,11 @@
     SurveySchedule    the same, for parts that are merged
     SspSchedule       every n-th entry belongs to one worker; clocks stay close  (ssp)
     BspSchedule       entry -> (clock, slot); a clock is complete when all its slots are done  (bsp)
-    RoundSchedule     one entry a drawn worker and round; the master closes a round
     RangeSchedule     blocks of the input, then ranges of names, pass after pass
     RotationSchedule  blocks of text, then partitions of the rows, which check out other partitions
+
+The schedule of an option is found by its name (`registry`): `rounds` has `RoundSchedule`, an entry
+a drawn worker and round, which the master closes.
 
 Each is a `Schedule`, made of parts that others may have, too. `service.py` and whoever else asks a
 schedule must not know which one it is: they ask for the part that they need.
@@ -25,7 +27,6 @@ from snailps.master.leases.bsp import BspSchedule
 from snailps.master.leases.entries import Entries
 from snailps.master.leases.ranges import RangeSchedule
 from snailps.master.leases.rotation import RotationSchedule
-from snailps.master.leases.rounds import RoundSchedule
 from snailps.master.leases.schedule import Schedule
 from snailps.master.leases.shared import QueueSchedule, SurveySchedule
 from snailps.master.leases.slots import CLOCKS_AHEAD
@@ -39,7 +40,6 @@ __all__ = [
     "QueueSchedule",
     "RangeSchedule",
     "RotationSchedule",
-    "RoundSchedule",
     "Schedule",
     "SspSchedule",
     "SurveySchedule",

@@ -25,9 +25,9 @@ from snailps.master.leases.checkouts import Checkouts
 from snailps.master.leases.chunks import Chunks
 from snailps.master.leases.entries import Entries, Entry, Plan
 from snailps.master.leases.pace import Pace
+from snailps.master.leases.parts import Rounds
 from snailps.master.leases.queue import BlockQueue
 from snailps.master.leases.records import NO_RESULT, OUTCOME, BlockRecords, BlockResult
-from snailps.master.leases.round_entries import Rounds
 from snailps.master.leases.seats import Seats
 from snailps.master.leases.slots import SlotClocks
 from snailps.master.leases.survey_parts import SurveyParts
