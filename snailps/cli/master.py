@@ -44,6 +44,7 @@ from snailps.config import MasterSettings
 from snailps.config.fields import current_folder
 from snailps.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, FAILURES, SnailError
 from snailps.master.checkpoint_files import folder_of, newest_of
+from snailps.master.life import COMMAND, LASTING, SESSION
 from snailps.master.observers import PHASES, Observer
 from snailps.master.process import Launch, Master
 from snailps.node.run_registry import Registration, Run, RunRegistry
@@ -96,6 +97,7 @@ def command(
 
     For example: snailps master -c config/master.conf --set expected_node_num=4
     """
+    life = COMMAND if not session else SESSION if with_driver else LASTING
     if session:
         show_prints()
     document = read_document(config, sets, document_fd)
@@ -151,8 +153,7 @@ def command(
         settings,
         raw,
         Launch(
-            session=session,
-            lasting=session and not with_driver,
+            life,
             nodes_stay=document_fd < 0,  # a launcher ends its children
             any_port=ready_fd >= 0,
             source_key=source_key,
@@ -231,8 +232,7 @@ def run_of(
 ) -> Run:
     """Make a run's entry in the registry: what other commands need to find and to continue it."""
     job = master.job
-    saved = job or master.session_job
-    assert saved is not None
+    saved = job or master.session
     run = Run(
         pid=os.getpid(),
         address=address,

@@ -6,10 +6,11 @@ after it, which know it, is a Protocol beside it (`Above`); `MasterCore` answers
 
 from __future__ import annotations
 
-from snailps.config import MasterSettings
-from snailps.dataclass import dataclass
+from snailps.config import MasterSettings, RawConfig
+from snailps.dataclass import dataclass, field
 from snailps.master.effects import Outbox
 from snailps.master.job.session import SessionJob
+from snailps.master.life import COMMAND, Life
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,8 +19,7 @@ class Context:
     out: Outbox
     cluster_id: int  # number of this forming of the cluster; nodes of another one are refused
     begun: float  # monotonic seconds
-    # what a session keeps, to which drivers submit jobs; None: the master runs one job and ends
-    session: SessionJob | None = None
-    # the session outlives its drivers; workers of a failed job restart
-    lasting: bool = False
+    life: Life = COMMAND
+    # what journal and checkpoints hold of drivers' tables; not used where drivers only watch
+    session: SessionJob = field(default_factory=lambda: SessionJob(RawConfig([])))
     nodes_stay: bool = True  # servers and workers outlive the process of the master

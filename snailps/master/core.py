@@ -33,7 +33,7 @@ from snailps.errors import (
 from snailps.master import events
 from snailps.master.context import Context
 from snailps.master.departures import Departures
-from snailps.master.effects import Broken, Compact, Snapshot
+from snailps.master.effects import Broken
 from snailps.master.events import Received
 from snailps.master.heartbeats import HeartbeatMonitor
 from snailps.master.interrupts import Interrupts
@@ -80,7 +80,7 @@ class MasterCore:
         own_rss_mb: Callable[[], float] = lambda: 0.0,  # peak resident size of this process, MB
     ) -> None:
         self.context, self.services, self.own_rss_mb = context, services, own_rss_mb
-        self.out, self.session = context.out, context.session is not None
+        self.out, self.life = context.out, context.life
         self._stats_at = 0.0
         # Messages that wait until all members are back and the job resumes; and calls that wait
         # until the cluster is formed, or a session's rows are ready. In their sequence.
@@ -93,7 +93,6 @@ class MasterCore:
         self.members = members = Membership(context, lifecycle, self, facts, services.sync_journal)
         self.replication = ReplicationController(context, members, lifecycle, self)
         self.shard_reports = ShardReports(members, lifecycle, self.replication)
-        # A session's journal names its jobs, but no master can continue them.
         self.job_controller = JobController(
             context,
             services,
@@ -102,9 +101,9 @@ class MasterCore:
             self.replication.shard_orders,
             self.shard_reports,
             self,
-            None if self.session else past,
+            past if self.life.job_goes_on else None,
         )
-        for fact in facts if self.session else ():
+        for fact in () if self.life.job_goes_on else facts:
             self.job_controller.ended_jobs.replay(fact)
         self.submissions = Submissions(
             context, services, members, lifecycle, self.job_controller, self.fail_job
@@ -188,8 +187,7 @@ class MasterCore:
     def _started(self, event: events.Started, now: float) -> None:
         if event.job is not None:
             self.job_controller.prepare(event.job, event.workers)
-        elif self.session:
-            self.rows.begin()
+        self.rows.begin()
 
     def _received(self, event: Received, now: float) -> None:
         """Handle a message. An error in it breaks its sender only: no peer can end the cluster by
@@ -211,12 +209,7 @@ class MasterCore:
             self.out.disown(event.work)
 
     def _journal_grown(self, event: events.JournalGrown, now: float) -> None:
-        if self.lifecycle.stopping:
-            return
-        if self.session:  # every other fact stays
-            facts = [*self.members.shard_facts(), *self.members.driver_facts()]
-            self.out.put(Compact(Snapshot({}, {}, facts)))
-        else:
+        if not self.lifecycle.stopping:
             self.job_controller.compact(now)
 
     def _journal_kept(self, kept: bool, event: Event, now: float) -> None:
@@ -236,8 +229,9 @@ class MasterCore:
             self._step_job(now)
         if self.members.returning and not self.lifecycle.stopping and self._job_is_where_it_was:
             self._go_on(now)
-        if self.session and not (self.members.returning or self.lifecycle.forming):
-            self._step_session(now)
+        if not (self.members.returning or self.lifecycle.forming or self.lifecycle.stopping):
+            self.rows.step(now)
+            self._take_early(now)
         if now >= self._stats_at:
             self._stats_at = now + STATS_S
             self._look_around(now)
@@ -264,13 +258,6 @@ class MasterCore:
         for event in early:
             self._received(event, now)
         self._waited = False
-
-    def _step_session(self, now: float) -> None:
-        if self.lifecycle.stopping:
-            return
-        self.rows.step(now)
-        if self._early:
-            self._take_early(now)
 
     def _report_formed(self) -> None:
         here = {
@@ -304,11 +291,11 @@ class MasterCore:
         self._of_job(lambda: self.job_controller.step(now), now)
 
     def _of_job(self, do: Callable[[], None], now: float) -> None:
-        """Run a callback of the job. In a session an error fails the job, and not the cluster."""
+        """Run a callback of the job. An error of its own is none of a cluster that outlives it."""
         try:
             do()
         except Exception as error:
-            if not self.session:
+            if not self.life.outlives_job:
                 raise
             log.exception("the job failed at the master")
             phase = self.job_controller.phase.value
@@ -317,9 +304,9 @@ class MasterCore:
 
     @property
     def _job_is_where_it_was(self) -> bool:
-        """Whether the job of an earlier master is replayed and can resume; in a session, whether
-        the cluster is formed."""
-        if self.session:
+        """Whether the job of an earlier master is replayed and can resume; where no job goes on,
+        whether the cluster is formed."""
+        if not self.life.job_goes_on:
             return not self.lifecycle.forming
         job_controller = self.job_controller
         return job_controller.job is not None and job_controller.phase not in _BEFORE
@@ -332,8 +319,8 @@ class MasterCore:
         worker had reported its blocks would give these to others.
         """
         self.members.returning = False
-        if self.session:
-            self._session_goes_on(now)
+        if not self.life.job_goes_on:
+            self._go_on_without_job(now)
         here = [m for m in self.members.joined("worker") if m.stay in (Stay.HERE, Stay.LEAVING)]
         for member in here:
             if member.resume_state:  # for all workers, before anything that one of them has done
@@ -350,7 +337,7 @@ class MasterCore:
         for event in parked:
             self._received(event, now)
 
-    def _session_goes_on(self, now: float) -> None:
+    def _go_on_without_job(self, now: float) -> None:
         """Repeat orders that the lost master may not have given to all servers, and end its job.
 
         Workers that were at work restart: nobody waits for their results.
@@ -375,7 +362,7 @@ class MasterCore:
 
     def job_ended(self, now: float) -> None:
         job_controller = self.job_controller
-        if self.session:
+        if self.life.outlives_job:
             self._collect_figures(now)
             job_controller.remember()
             job_controller.end()
@@ -393,10 +380,10 @@ class MasterCore:
     # --- the end -----------------------------------------------------------------------------
 
     def fail_job(self, text: str, code: int = EXIT_FAILED, trace: str = "") -> None:
-        """Fail the job, and the cluster unless it is a session.
+        """Fail the job, and the cluster unless it outlives the job.
 
-        A session's workers are stopped, as user code may hang or requests wait for a clock; the
-        session starts others. The next job begins when the old ones are gone and fenced.
+        Then the job's workers are stopped, as user code may hang or requests wait for a
+        clock. The next job begins when the old ones are gone and fenced.
         """
         job_controller = self.job_controller
         forming = self.lifecycle.forming
@@ -404,7 +391,7 @@ class MasterCore:
             # Nothing of the run is lost: servers have its rows, and the journal the rest.
             self.interrupts.leave(text, code)
             return
-        if not self.session or job_controller.job is None or forming:
+        if not self.life.outlives_job or job_controller.job is None or forming:
             self.lifecycle.fail(text, code)
             return
         if self.lifecycle.stopping:
@@ -420,7 +407,7 @@ class MasterCore:
         self.interrupts.forget()
 
     def export_cancelled(self, text: str, code: int | None = None) -> None:
-        if self.interrupts.may_leave and not self.session:
+        if self.interrupts.may_leave and self.life.job_goes_on:
             self.interrupts.leave(text, code)
         else:
             self.fail_job(text, EXIT_INTERRUPTED if code is None else code)
@@ -595,7 +582,7 @@ class MasterCore:
 
     def _declare(self, member: Member, message: messages.Declare, call: int, now: float) -> None:
         registry = self.members.table_registry
-        if self.session and member.role == "worker":
+        if self.life.outlives_job and member.role == "worker":
             names = [Table.from_dict(table).name for table in message.tables]
             self.job_controller.ended_jobs.share(registry.of_session(names))
         registry.declare(member, message, call, now)
@@ -628,7 +615,7 @@ class MasterCore:
 
     def _register(self, event: Received, message: messages.Register, call: int, now: float) -> None:
         exporting = self.job_controller.phase is JobPhase.EXPORTING
-        if self.lifecycle.stopping or (exporting and not self.session):
+        if self.lifecycle.stopping or (exporting and not self.life.outlives_job):
             raise ClusterError("this cluster is about to end: start a new one")
         self.members.register(event, message, now)
 
@@ -643,7 +630,7 @@ class MasterCore:
             self._take(leaving, now)
 
     def _shutdown(self, member: Member, message: messages.Shutdown, call: int, now: float) -> None:
-        if not self.session:  # here a driver only watches
+        if not self.life.drivers_work:
             raise ClusterError("this cluster ends with its own job: interrupt its master")
         self.out.reply(call, messages.Ok())
         self.rows.save_last(partial(self.lifecycle.stop, EXIT_OK, "ended by the driver"))
@@ -676,7 +663,7 @@ class MasterCore:
 
     def _leaving(self, member: Member, message: messages.Leaving, now: float) -> None:
         log.info("%s: %s", member.name, message.why)
-        idle = self.session and self.job_controller.job is None
+        idle = self.job_controller.job is None
         if message.why in ("SIGINT", "SIGHUP") and not idle:  # the job is to end
             self.interrupts.ask()
         elif not self.lifecycle.stopping:  # else the member has the order to end already

@@ -72,7 +72,7 @@ class Departures:
         self._replication, self._shard_orders = replication, replication.shard_orders
         self._job_controller, self._session_rows = job_controller, session_rows
         self._submissions, self._fail_job = submissions, fail_job
-        self._session, self._lasting = context.session is not None, context.lasting
+        self._life = context.life
         self._on_node_loss = context.settings.on_node_loss
         self._recovers = self._on_node_loss == "recover"
         # Workers of a failed job that are still connected then are expelled.
@@ -92,7 +92,7 @@ class Departures:
         """
         if workers:
             self._gone_by = now + GOODBYE_S
-        if self._lasting and workers:
+        if self._life.workers_restart and workers:
             self.coming, self._coming_by = self.coming + len(workers), now + ANEW_S
         for member in workers:
             member.sent_away()
@@ -154,9 +154,11 @@ class Departures:
         self.lose(member, why, now)
 
     def _stop(self, member: Member, text: str) -> messages.Stop:
-        """A Stop for this member. In a lasting session it may come back: a worker restarts, and a
-        driver may connect again."""
-        return messages.Stop(True, text, again=self._lasting and member.role != "server")
+        """A Stop for this member. Where workers restart it may come back: a worker that restarts,
+        and a driver that connects again."""
+        return messages.Stop(
+            True, text, again=self._life.workers_restart and member.role != "server"
+        )
 
     def lose(self, member: Member, why: str, now: float) -> None:
         """Handle a member that is gone: orderly after Bye, else lost.
@@ -189,7 +191,7 @@ class Departures:
             if member.declared and not (self._lifecycle.forming or self._members.returning):
                 self._shard_orders.fence(member.number, now)
             self._submissions.driver_gone(member)
-            if self._session and not (self._lasting or self._members.nodes("driver")):
+            if not (self._life.outlives_drivers or self._members.nodes("driver")):
                 stop = partial(self._lifecycle.stop, EXIT_OK, "the driver is gone")
                 self._session_rows.save_last(stop)
         elif self._lifecycle.forming:
@@ -237,11 +239,11 @@ class Departures:
         cluster: with a server go rows.
         """
         rule = f"on_node_loss is '{self._on_node_loss}'"
-        if self._session and self._recovers and member.role == "worker":
+        if self._life.outlives_job and self._recovers and member.role == "worker":
             rule = "no other worker is left"
         text = f"{member.name} {what}. Its own log may say more; {rule}"
         self._event("lost", member, f"{what}; {rule}")
-        if member.role == "worker" and self._session:
+        if member.role == "worker" and self._life.outlives_job:
             self._members.remove(member, lost=True)
             self._shard_orders.fence(member.number, now)
             self._out.say(text, logging.WARNING)
@@ -264,7 +266,7 @@ class Departures:
         if self._job_controller.phase is JobPhase.EXPORTING:
             return True  # workers are done: the servers have the model
         others = any(other is not member for other in self._members.joined("worker"))
-        return others or (self._job_controller.can_wait and not self._session)
+        return others or (self._job_controller.can_wait and self._life.job_waits)
 
     def _lose_while_forming(self, member: Member, why: str, now: float, *, left: bool) -> None:
         """Wait for a replacement where one may come; else end the cluster, which cannot form."""
@@ -280,7 +282,7 @@ class Departures:
 
     @property
     def _is_replaced(self) -> bool:
-        return self._recovers and (self._lasting or not self._session)
+        return self._recovers and self._life.outlives_drivers
 
     @property
     def _why_not_replaced(self) -> str:
@@ -362,7 +364,7 @@ class Departures:
         if member.dropped or (member.late and not member.work.begun):
             return True
         at_work = self._job_controller.phase in (JobPhase.RESTORING, *AT_WORK, JobPhase.EXPORTING)
-        return self._session and not (at_work or self._lifecycle.forming)
+        return self._life.outlives_job and not (at_work or self._lifecycle.forming)
 
     def bye(self, member: Member, message: messages.Bye, now: float) -> None:
         """Note that a member ends in order, and its last figures; its connection closes next."""

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from snailps.dataclass import dataclass, field
 from snailps.errors import ConnectionLost
 from snailps.master.events import Answer
+from snailps.master.life import COMMAND, Life
 from snailps.node.effects import Effect, EffectQueue
 from snailps.node.status import EventKind
 from snailps.store.route import Route
@@ -166,11 +167,11 @@ continue a job whose class only a driver has."""
 
 
 class Outbox(EffectQueue):
-    def __init__(self, *, kept: bool = False, session: bool = False) -> None:
+    def __init__(self, *, kept: bool = False, life: Life = COMMAND) -> None:
         super().__init__()
         self.kept = kept  # there is a journal: another master could continue
         self.noted = kept  # facts go to the journal, also while it cannot be written
-        self._session = session
+        self._life = life
         self._orders: dict[int, tuple[int, OnAnswer]] = {}
 
     # --- peers -----------------------------------------------------------------------------------
@@ -211,5 +212,5 @@ class Outbox(EffectQueue):
         self._effects.append(StatusEvent(kind, who, text))
 
     def note(self, kind: str, data: dict[str, Any]) -> None:
-        if self.noted and (kind in OF_SESSION or not self._session):
+        if self.noted and (self._life.job_goes_on or kind in OF_SESSION):
             self._effects.append(Note(kind, data))

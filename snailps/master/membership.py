@@ -72,7 +72,7 @@ class Membership:
         facts: Sequence[Fact] = (),  # of an earlier master
         sync_journal: Callable[[], None] | None = None,
     ) -> None:
-        self._settings, self._session = context.settings, context.session is not None
+        self._settings, self._life = context.settings, context.life
         self.cluster_id, self.out = context.cluster_id, context.out
         self._lifecycle, self._above = lifecycle, above
         self.peers: dict[int, Member] = {}  # by connection
@@ -277,7 +277,7 @@ class Membership:
         if member is None:
             holds = message.epoch if message.role == "server" else message.state.get("started")
             was_given = number < self._given_before  # numbers are noted before they are given out
-            refused = message.role == "driver" and not self._session
+            refused = message.role == "driver" and not self._life.drivers_work
             if refused or not was_given or (self._formed and holds and message.role != "driver"):
                 raise ClusterError(f"no {message.role} {number} is known here. Start it anew")
             endpoints = [(host, port) for host, port in message.endpoints]
@@ -321,7 +321,7 @@ class Membership:
 
     def _welcome(self, event: Received, member: Member) -> None:
         assert event.call is not None
-        patient = self.out.kept and (member.role != "driver" or self._session)
+        patient = self.out.kept and (member.role != "driver" or self._life.drivers_work)
         welcome = messages.Welcome(
             member.number,
             member.number,
@@ -334,9 +334,9 @@ class Membership:
         self.out.reply(event.call, welcome)
 
     def _note_member(self, member: Member) -> None:
-        """Note a member, for which a master that takes over will wait. Of drivers only those of a
-        session: others hold nothing."""
-        if member.role != "driver" or self._session:
+        """Note a member, for which a master that takes over will wait. A driver that only
+        watches holds nothing."""
+        if member.role != "driver" or self._life.drivers_work:
             kind = "driver" if member.role == "driver" else "member"
             self.out.note(kind, self._noted(member))
 
@@ -396,7 +396,7 @@ class Membership:
             self.gone_nodes[member.number] = lost
             gone = {"number": member.number, "lost": lost, "figures": member.figures}
             self.out.note("gone", gone)
-        elif self._session:
+        elif self._life.drivers_work:
             self.out.note("drivers_gone", {"spans": [[member.number, member.number]]})
 
     def _is_gone(self, number: int) -> None:
@@ -442,11 +442,11 @@ class Membership:
         harm: a newcomer of any role may come before the last server or the first worker."""
         wanted, wanted_servers = self._settings.expected_node_num, self._settings.expected_servers
         wanted_servers = max(1, wanted_servers)
-        works = wanted == wanted_servers or bool(self.nodes("worker")) or self._session
+        needed = wanted != wanted_servers and not self._life.forms_without_worker
         return (
             max(0, wanted - len(self.nodes())),
             max(0, wanted_servers - len(self.nodes("server"))),
-            0 if works else 1,
+            int(needed and not self.nodes("worker")),
         )
 
     def _slow(self) -> list[Member]:

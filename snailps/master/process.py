@@ -55,6 +55,7 @@ from snailps.master.job.recovery import Recovered
 from snailps.master.job.session import SessionJob
 from snailps.master.job.state import JobState, pack
 from snailps.master.journal import Journal
+from snailps.master.life import COMMAND, Life
 from snailps.master.observers import POINT, Observer, Observers, RunHistory
 from snailps.master.performer import Performer
 from snailps.master.phases import ClusterPhase, JobPhase
@@ -157,10 +158,7 @@ class _Services:
 class Launch:
     """How a master was launched, beside its settings: by hand, or by a launcher of a cluster."""
 
-    session: bool = False
-    """Wait for jobs of drivers, instead of running the file's own and ending."""
-    lasting: bool = False
-    """The session outlives its drivers."""
+    life: Life = COMMAND
     nodes_stay: bool = True
     """False: servers and workers end with this process."""
     any_port: bool = False
@@ -191,7 +189,7 @@ class Master:
         self.trust = Trust.of(settings, secret=launch.secret)
         self._on_listening, self._observers_of = on_listening, observers
         self._journal = Journal(None)
-        self.session_job: SessionJob | None = None
+        self.session = SessionJob(RawConfig([]))  # what it keeps for drivers
         self._signals: deque[int] = deque()
         self._events: deque[Event] = deque()
         self._is_feeding = False
@@ -217,12 +215,12 @@ class Master:
         """Run the cluster to its end; returns the exit code. SnailError if the master cannot begin
         (settings, address, input), or the cluster failed."""
         job: Job | None = None
-        if not self._launch.session:
+        if not self._launch.life.drivers_work:
             check_driver_files({entry.key: entry.value for entry in self._raw.entries})
             with _beginning():
                 job = Job(self._raw, self._also_known, time.monotonic())
         else:
-            self.session_job = SessionJob(self._raw, self._also_known, self._settings.modules)
+            self.session = SessionJob(self._raw, self._also_known, self._settings.modules)
         address = self._settings.listen_addr or self._settings.master_addr
         raise_descriptors()
         host, port = parse_addr(address, "listen_addr", port_optional=True)
@@ -302,15 +300,10 @@ class Master:
         return self.core.members.cluster_id
 
     def journal_path(self, job: Job | None) -> Path | None:
-        """Folder of the journal of a job, or of the session; None: there is none.
-
-        A session that ends with its driver has nobody who could start its master again.
-        """
-        job_or_session = job or self.session_job
-        keeps = job is not None or self._launch.lasting
-        if job_or_session is None or not keeps or self._settings.on_node_loss != "recover":
+        """Folder of the journal of a job, or of what is kept for drivers; None: there is none."""
+        if not self._launch.life.outlives_drivers or self._settings.on_node_loss != "recover":
             return None
-        return journal_path(self._settings, job_or_session)
+        return journal_path(self._settings, job or self.session)
 
     def status(self) -> Status:
         return self._report.status(time.monotonic())
@@ -338,15 +331,13 @@ class Master:
         settings, now = self._settings, time.monotonic()
         self._log_tail.open()
         wall_s = time.time() - now
-        session = self.session_job
-        job_or_session = job or session
-        assert job_or_session is not None
+        life, job_or_session = self._launch.life, job or self.session
         self._journal = Journal(self.journal_path(job))
         past: Recovered | None = None
         cluster_id = int.from_bytes(os.urandom(8), "little") | 1
         if self._journal.path is not None:
             check_output(job_or_session.output)
-            past = unended(self._journal, job_or_session, settings.frag_num)
+            past = unended(self._journal, job_or_session, settings.frag_num, life)
             if past is not None:
                 cluster_id = past.facts[0].data["cluster_id"]
         if job is not None:
@@ -356,17 +347,17 @@ class Master:
         self.core = MasterCore(
             Context(
                 settings,
-                Outbox(kept=self._journal.path is not None, session=session is not None),
+                Outbox(kept=self._journal.path is not None, life=life),
                 cluster_id,
                 now,
-                session,
-                self._launch.lasting,
+                life,
+                self.session,
                 self._launch.nodes_stay,
             ),
             _Services(
                 self._reader,
                 self._journal,
-                keeps_base=job is not None,
+                keeps_base=life.job_goes_on,
                 accept_source=settings.accept_source,
                 source_key=self._launch.source_key,
             ),
@@ -383,7 +374,7 @@ class Master:
             place=(socket.gethostname(), os.getpid()),
         )
         points = (fact.data for fact in facts if fact.kind == POINT)
-        note = self._journal.note if job is not None else _not_noted
+        note = self._journal.note if life.job_goes_on else _not_noted
         self._history = RunHistory(note, wall_s + now, points)
         self._own_settings = with_origins(settings, self._raw)
         if self._journal.path is not None:

@@ -79,11 +79,11 @@ class SessionRows:
         self._job_controller, self._submissions = job_controller, submissions
         self._fail_job, self._leave = fail_job, leave
         self._room = RoomWait(context.settings.master_time_out)  # of the last checkpoint
-        # None: the master runs a job of its own, and nothing is done here
-        self._job = job = context.session
+        # Where drivers only watch they have no rows: nothing is opened here, nor saved.
+        self._has_rows, self._job = context.life.drivers_work, context.session
         self._opened_before, self._cut_load = opened_before, cut_load
-        self._state = State.OPENING if job is not None else State.OPEN
-        self._files = services.more_files() if job is not None else services.files
+        self._state = State.OPENING if self._has_rows else State.OPEN
+        self._files = services.more_files()
         hooks = Hooks(
             restored=lambda state, rows, now: self._open(now),
             not_restored=lambda error: fail_job(str(error)),
@@ -139,10 +139,10 @@ class SessionRows:
 
     def begin(self) -> None:
         """Look for checkpoints of earlier sessions, beside the loop."""
-        self._out.work(self._find, self._found, "checkpoint")
+        if not self.is_open:
+            self._out.work(self._find, self._found, "checkpoint")
 
     def _find(self) -> Opened | None:
-        assert self._job is not None
         begins = not self._opened_before
         return self.checkpoints.open(self._job, self._job.settings, resumes=begins, needed=begins)
 
@@ -150,7 +150,6 @@ class SessionRows:
         if done.error is not None:
             self._fail_job(explain(done.error), getattr(done.error, "exit_code", EXIT_FAILED))
             return
-        assert self._job is not None
         self.checkpoints.opened(self._job, done.result, now, resumes=not self._opened_before)
         self._state = State.FOUND
 
@@ -173,7 +172,6 @@ class SessionRows:
         if self._room.waits and not self._last_begun:
             free = free and self._room.is_due(now)
         if self._then is not None and idle and free:
-            assert self._job is not None
             self._last_begun = True
             if self.checkpoints.writes:
                 self.checkpoints.begin(self._job, now)
@@ -190,7 +188,7 @@ class SessionRows:
 
     def check(self, now: float) -> None:
         """Begin a checkpoint of the session if one is due and rows have changed since the last."""
-        if self._job is None or self.busy or not self._submissions.idle:
+        if self.busy or not self._submissions.idle:
             return
         pushes = self.checkpoints.pushes
         if pushes != self._pushes and self.checkpoints.check(self._job, now):
@@ -202,7 +200,7 @@ class SessionRows:
         # Rows that an earlier master had opened are newer than any checkpoint: wait until they are
         # open here, too.
         saves = self.checkpoints.writes if self.is_open else self._opened_before
-        if self._job is None or not saves:
+        if not saves:
             then()
         elif self._then is None:
             self._then = then
@@ -229,14 +227,12 @@ class SessionRows:
 
     def save(self, member: Member, message: messages.SaveRows, call: int, now: float) -> None:
         request = self._take(call, message.folder)
-        assert self._job is not None
         settings = replace(self._job.settings, checkpoint_dir=message.folder)
         find = partial(request.controller.open, self._job, settings, resumes=False)
         self._out.work(find, partial(self._ready_to_save, request), "checkpoint")
 
     def _ready_to_save(self, request: _Request, done: WorkDone, now: float) -> None:
         if self._begins(request, done, now, resumes=False):
-            assert self._job is not None
             request.controller.begin(self._job, now)
 
     def load(self, member: Member, message: messages.LoadRows, call: int, now: float) -> None:
@@ -244,13 +240,11 @@ class SessionRows:
 
     def _load(self, call: int, folder: str) -> None:
         request = self._take(call, folder)
-        job = self._job
-        assert job is not None
 
         def find() -> Opened:
             opened = request.files.find(folder)
             for candidate in opened.candidates:
-                request.controller.check_rows(job, candidate)
+                request.controller.check_rows(self._job, candidate)
             return opened
 
         self._out.work(find, partial(self._ready_to_load, request), "checkpoint")
@@ -264,7 +258,7 @@ class SessionRows:
             request.controller.restore(now)
 
     def _take(self, call: int, folder: str) -> _Request:
-        if self._job is None:
+        if not self._has_rows:
             raise ClusterError(
                 "this cluster runs a job of its own, whose checkpoints save its rows: only a "
                 "session saves and loads rows for a driver"
@@ -294,7 +288,6 @@ class SessionRows:
             error = done.error
             self._answer(error if isinstance(error, SnailError) else ClusterError(explain(error)))
             return False
-        assert self._job is not None
         request.taken = done.result.taken
         request.controller.opened(self._job, done.result, now, resumes=resumes)
         return True

@@ -108,7 +108,7 @@ class StatusReport:
             "units_per_s": job.rate(now) if job is not None else 0.0,
             "loss": job.metrics.loss if job is not None else None,
             "elapsed_s": now - self._core.context.begun,
-            "session": self._of_session() if self._core.session else None,
+            "session": self._of_session() if self._core.context.life.drivers_work else None,
         }
 
     def status(self, now: float) -> Status:
@@ -186,8 +186,9 @@ class StatusReport:
     @property
     def _checkpoints(self) -> CheckpointController:
         """Checkpoints of the job, or of the session between its jobs."""
-        of_job = not self._core.session or self._job_controller.job is not None
-        return self._job_controller.checkpoints if of_job else self._core.rows.checkpoints
+        if self._job_controller.job is None:
+            return self._core.rows.checkpoints
+        return self._job_controller.checkpoints
 
     def _of_master(self) -> MasterStatus:
         before, now = self._usage

@@ -34,6 +34,7 @@ from snailps.master.job.job import Job
 from snailps.master.job.recovery import Recovered
 from snailps.master.job.session import SessionJob
 from snailps.master.journal import Journal
+from snailps.master.life import COMMAND, Life
 from snailps.store.route import Route
 from snailps.transport.sockets import is_there
 
@@ -68,7 +69,9 @@ def first_fact(cluster_id: int, job: Job | SessionJob, frag_num: int, begun: flo
     return Fact("cluster", about)
 
 
-def unended(journal: Journal, job: Job | SessionJob, frag_num: int) -> Recovered | None:
+def unended(
+    journal: Journal, job: Job | SessionJob, frag_num: int, life: Life = COMMAND
+) -> Recovered | None:
     """Lock a journal, and read the run that is to be taken over; None: a new run begins. SnailError
     if the journal is in use, damaged, or of another job or version that still runs."""
     exists = journal.take()
@@ -116,13 +119,12 @@ def unended(journal: Journal, job: Job | SessionJob, frag_num: int) -> Recovered
         )
     tables = {fact.data["number"]: fact.data for fact in facts if fact.kind == "table"}
     dropped = {number for fact in facts if fact.kind == "drop" for number in fact.data["numbers"]}
-    is_session = isinstance(job, SessionJob)
     job.check_methods(
         [
             Table.from_dict(table["table"])
             for number, table in tables.items()
-            # a session drops what its jobs had of classes that it does not admit
-            if number not in dropped and not (is_session and table["of_job"])
+            # a job that does not go on may have had classes that this master does not admit
+            if number not in dropped and (life.job_goes_on or not table["of_job"])
         ],
         str(journal.path),
     )

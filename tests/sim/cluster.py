@@ -16,6 +16,7 @@ from pathlib import Path
 
 from snailps.config import MasterSettings, RawConfig, ServerSettings, WorkerSettings
 from snailps.errors import SnailError
+from snailps.master.life import COMMAND, LASTING, SESSION
 from snailps.server.checkpoint_io import CheckpointFiles
 from snailps.transport import messages
 from tests.sim import faults, invariants
@@ -198,6 +199,13 @@ class Cluster:
         if self.session:
             return replace(s, checkpoint_s=0.0, checkpoint_pushes=0, restarts=0), plans
         return s, [draw_tests(seed, draw_end(seed, draw_plan(seed, plain, s.think_s)))]
+
+    @property
+    def life(self):
+        """The row of `snailps.master.life`."""
+        if not self.session:
+            return COMMAND
+        return LASTING if self.lasting else SESSION
 
     @property
     def job(self):

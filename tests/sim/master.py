@@ -182,7 +182,7 @@ class Services:
 
     def keep_base(self, position):
         """Keeps the position at which the training begins."""
-        if self._journal.path is not None and not self._master.cluster.session:
+        if self._journal.path is not None and self._master.cluster.life.job_goes_on:
             with self._master.as_owner():
                 self._journal.keep_base(pack(position))
 
@@ -247,15 +247,15 @@ class Master(Process):
         if not self.cluster.session:
             self._job = Job(self.cluster.raw, (JobSettings, MasterSettings), now)
         modules = self.settings.modules
-        session = SessionJob(RawConfig([]), modules=modules) if self.cluster.session else None
-        kept = self._job or (session if self.cluster.lasting else None)
-        keeps = kept is not None and self.settings.on_node_loss == "recover"
+        session, life = SessionJob(RawConfig([]), modules=modules), self.cluster.life
+        kept = self._job or session
+        keeps = life.outlives_drivers and self.settings.on_node_loss == "recover"
         path = self.cluster.disk.folder / "journal" if keeps else None
         self._journal = journal = Journal(path)
         self.on_death.append(self._let_go)
         past, cluster_id = None, self.world.rng.getrandbits(63) | 1
         if path is not None:
-            past = unended(journal, kept, self.settings.frag_num)
+            past = unended(journal, kept, self.settings.frag_num, life)
             if past is not None:
                 cluster_id = past.facts[0].data["cluster_id"]
         self.cluster_id = cluster_id
@@ -264,11 +264,11 @@ class Master(Process):
         self.core = MasterCore(
             Context(
                 self.settings,
-                Outbox(kept=journal.path is not None, session=self.cluster.session),
+                Outbox(kept=journal.path is not None, life=life),
                 cluster_id,
                 now,
+                life,
                 session,
-                self.cluster.lasting,
             ),
             Services(self, self.cluster.new_files(self), self.reader, journal),
             past,

@@ -9,6 +9,7 @@ from snailps.master.context import Context
 from snailps.master.effects import Outbox
 from snailps.master.job.controller import JobController
 from snailps.master.job.job import Job
+from snailps.master.life import COMMAND
 from snailps.master.member import Member
 from snailps.master.phases import Reach, Work
 from snailps.node.effects import WorkDone
@@ -58,8 +59,8 @@ class TestOutbox(Outbox):
             then(done, now)
 
 
-def context_of(out, *, settings=None, cluster_id=7, begun=0.0, session=None):
-    return Context(settings or MasterSettings(), out, cluster_id, begun, session)
+def context_of(out, *, settings=None, cluster_id=7, begun=0.0, life=COMMAND):
+    return Context(settings or MasterSettings(), out, cluster_id, begun, life)
 
 
 def controller_of(members, out, shard_orders, **above):

@@ -9,6 +9,7 @@ from snailps.master.job.job import Job
 from snailps.master.job.recovery import Recovered
 from snailps.master.job.session import SessionJob
 from snailps.master.job.state import pack
+from snailps.master.life import COMMAND, LASTING, SESSION
 from snailps.master.phases import ClusterPhase
 from snailps.master.status_report import StatusReport
 from snailps.node.effects import Answering, Tick, Work, WorkDone
@@ -86,10 +87,10 @@ class World:
         self.works, self.earlier = [], []
         self.services, self.answers = Services(files or Files()), {}
         self.last_peer = self._call = 0
+        life = COMMAND if not session else LASTING if lasting else SESSION
         context = Context(
-            MasterSettings(**settings), effects.Outbox(kept=kept, session=session), LIFE, self.now,
-            SessionJob(RawConfig.from_mapping(saves or {}, "a test")) if session else None, lasting,
-            nodes_stay,
+            MasterSettings(**settings), effects.Outbox(kept=kept, life=life), LIFE, self.now,
+            life, SessionJob(RawConfig.from_mapping(saves or {}, "a test")), nodes_stay,
         )  # fmt: skip
         self.core = MasterCore(context, self.services, past, lambda: 70.0)
         facts = past.facts if past is not None else []

@@ -14,6 +14,7 @@ from waiting import until
 
 from snailps.api.tables import Table
 from snailps.config import ROLE_CLASSES, MasterSettings, RawConfig
+from snailps.master.life import LASTING, SESSION
 from snailps.master.process import Launch, Master
 from snailps.transport import messages
 from snailps.transport.control import dial, visit
@@ -46,7 +47,7 @@ class Running:
                 MasterSettings
             ),
             raw,
-            Launch(session=True, lasting=lasting, any_port=True),
+            Launch(LASTING if lasting else SESSION, any_port=True),
             also_known=[cls for _, cls in ROLE_CLASSES],
             on_listening=on_listening,
         )

@@ -10,6 +10,7 @@ from snailps.config import MasterSettings
 from snailps.errors import ClusterError, ConnectionLost, WaitTimeout
 from snailps.master.effects import Fact
 from snailps.master.events import Received
+from snailps.master.life import COMMAND, LASTING
 from snailps.master.membership import LOSSES_PER_NODE, Membership
 from snailps.store.route import Route, ShardAddress
 from snailps.transport import messages
@@ -30,7 +31,7 @@ class Cluster:
         )
         context = context_of(
             self.out, settings=MasterSettings(**nodes, **settings), cluster_id=LIFE,
-            begun=self.now, session=SimpleNamespace() if session else None,
+            begun=self.now, life=LASTING if session else COMMAND,
         )  # fmt: skip
         lifecycle = SimpleNamespace(fail=self.failed.append)
         self.members = Membership(context, lifecycle, above, facts)

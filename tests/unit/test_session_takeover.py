@@ -178,7 +178,6 @@ def effects_of_silence(world):
 
 def test_driver_of_a_job_of_a_file_is_not_taken_back():
     world, _ = formed()
-    world.core.session = False
     numbers = [member.number for member in world.core.members.all.values()]
     facts = [fact for fact in world.facts() if fact.kind in ("member", "driver")]
     assert [fact.data["number"] for fact in facts] == numbers  # of a session all are known

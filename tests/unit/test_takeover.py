@@ -14,6 +14,7 @@ from snailps.master.effects import Fact
 from snailps.master.job.job import Job
 from snailps.master.job.session import SessionJob
 from snailps.master.journal import Journal
+from snailps.master.life import COMMAND, LASTING
 from snailps.master.takeover import FORMAT, check_results, first_fact, unended
 from snailps.models import CLASSES
 from snailps.store.checkpoint.folder import Checkpoint, CheckpointFolder
@@ -133,10 +134,10 @@ def left_by(its, folder, shard, tables=(), more=(), *, of_job=True, **about):
     return folder
 
 
-def read_again(its, folder):
+def read_again(its, folder, life=COMMAND):
     journal = Journal(folder)
     try:
-        return unended(journal, its, 16)
+        return unended(journal, its, 16, life)
     finally:
         journal.close()
 
@@ -187,10 +188,10 @@ def test_session_is_taken_over_whatever_its_jobs_declared_and_whatever_is_droppe
     its = SessionJob(RawConfig([]))
     own = Table("w", 2, access="python_methods:Momentum", lr=0.1)
     folder = left_by(its, tmp_path / "jobs", shard, [own])
-    assert read_again(its, folder).facts[0].data["cluster_id"] == 7
+    assert read_again(its, folder, LASTING).facts[0].data["cluster_id"] == 7
     folder = left_by(its, tmp_path / "own", shard, [own], of_job=False)
     with pytest.raises(ConfigError, match="'w' has the access method python_methods:Momentum"):
-        read_again(its, folder)
+        read_again(its, folder, LASTING)
     drop = Fact("drop", {"numbers": [1]})
     folder = left_by(its, tmp_path / "gone", shard, [own], [drop], of_job=False)
-    assert read_again(its, folder).facts[0].data["cluster_id"] == 7
+    assert read_again(its, folder, LASTING).facts[0].data["cluster_id"] == 7

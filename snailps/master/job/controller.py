@@ -112,7 +112,7 @@ class JobController:
         above: Above,
         past: Recovered | None = None,  # notes of an earlier master: the job resumes from there
     ) -> None:
-        self._session, self._services = context.session is not None, services
+        self._life, self._services = context.life, services
         self._out, self._members = context.out, members
         self._shard_orders, self._shard_reports = shard_orders, shard_reports
         self._above, out = above, context.out
@@ -167,7 +167,7 @@ class JobController:
         self.job, self.figures, self.interrupted = job, {}, False
         self.failed = ""
         self.ended_jobs.newest += 1
-        if self._session:
+        if self._life.outlives_job:
             self.ended_jobs.note(to_mapping(job.settings))
         self._saved_last = False
         self.inspection.begin()
@@ -247,7 +247,7 @@ class JobController:
 
     def _saved(self, completed: Completed | None, now: float) -> None:
         """The same job would go on from a checkpoint."""
-        if self._session and self.job is not None and not self.job.settings.fresh:
+        if self._life.outlives_job and self.job is not None and not self.job.settings.fresh:
             self.ended_jobs.saved(self._members.table_registry.used)
 
     def _restored(self, state: JobState, rows: int, now: float) -> None:
@@ -507,7 +507,11 @@ class JobController:
     def snapshot(self, now: float) -> Snapshot | None:
         """State of the job for a master that takes over, beside members and base. None where the
         journal is not to be compacted: outside the training, or between its end and the export,
-        whose few facts are replayed as they are."""
+        whose few facts are replayed as they are. Of a job that does not go on there is nothing to
+        keep: all other facts stay."""
+        if not self._life.job_goes_on:
+            facts = [*self._members.shard_facts(), *self._members.driver_facts()]
+            return Snapshot({}, {}, facts)
         job = self.job
         if self.phase is not JobPhase.TRAINING or self._side or job is None:
             return None
@@ -711,11 +715,11 @@ class JobController:
 
     def _keep_rows(self, failure: _Failure, now: float) -> None:
         """Save a checkpoint of the trained rows before the job fails: the user may mend the code or
-        the disk that failed, and hours of training are not lost. A session keeps its rows until its
-        next job, and a checkpoint under way has them."""
+        the disk that failed, and hours of training are not lost. A life that outlives its job keeps
+        the rows until the next one, and a checkpoint under way has them."""
         job = self.job
         assert job is not None
-        if self._session or self.checkpoints.running:
+        if self._life.outlives_job or self.checkpoints.running:
             self._above.fail_job(*failure[:3])
             return
         self._failure, self._saved_before = failure, self.checkpoints.saved

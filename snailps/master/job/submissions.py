@@ -55,7 +55,7 @@ class Submissions:
         job_controller: JobController,
         fail_job: Callable[[str], None],
     ) -> None:
-        self._session, self._out, self._services = context.session, context.out, services
+        self._life, self._out, self._services = context.life, context.out, services
         self._members, self._lifecycle = members, lifecycle
         self._job_controller, self._fail_job = job_controller, fail_job
         self._loading: _Loading | None = None
@@ -94,7 +94,7 @@ class Submissions:
         self._data_at = address_of(message.files[0]) if message.files else ""
 
     def _check(self) -> None:
-        if self._session is None:
+        if not self._life.drivers_work:
             raise ClusterError(
                 "this cluster runs the job of its master's .conf file and takes no job from a "
                 "driver: start its master with `snailps master --session`"
@@ -161,7 +161,7 @@ class Submissions:
             if not message.early:
                 self._give_up_loading("the job was cancelled")
             return
-        if self._session is None or self._job_controller.job is None:
+        if self._job_controller.job is None:
             return
         if message.early:
             if self._job_controller.phase is JobPhase.TRAINING:

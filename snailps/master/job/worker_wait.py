@@ -15,8 +15,8 @@ log = logging.getLogger(__name__)
 
 
 class WorkerWait:
-    """The wait for a worker, of `master_time_out` at most. With `on_node_loss: stop`, and in a
-    session, which starts its workers itself, the job fails without a wait."""
+    """The wait for a worker, of `master_time_out` at most. With `on_node_loss: stop`, and in a life
+    whose jobs do not wait, the job fails without a wait."""
 
     def __init__(
         self,
@@ -26,7 +26,7 @@ class WorkerWait:
     ) -> None:
         settings = context.settings
         self._advice, self._fail_job = advice, fail_job
-        waits = settings.on_node_loss == "recover" and context.session is None
+        waits = settings.on_node_loss == "recover" and context.life.job_waits
         self._limit_s = settings.master_time_out if waits else 0.0
         self._notice_at = 0.0
         self.lacks, self.since = "", 0.0
