@@ -25,14 +25,7 @@ CORE = {
 Of the numeric loops: the loops over rows, and the loader of a build.  A build is one compiled
 module of all loops, also those of products: `kernels._build` puts them together, as `cli` does
 with what is in Python."""
-FILES = {
-    "files": (
-        "data.array_archives", "data.atomic", "data.blocks", "data.driver_files",
-        "data.host_cache", "data.input_files", "data.joined", "data.scratch",
-        "data.table_copies", "data.unpacking", "data.write_behind", "vectors.model_file",
-        "vectors.row_sorter",
-    ),
-}  # fmt: skip
+FILES = {"files": ("files",)}
 """Bytes of the input, and files of results: below the core, which reads and writes by it."""
 OPTIONS = {
     "rounds": (

@@ -16,10 +16,10 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Generic, TypeVar
 
 from snailps.api.rotation import Checkouts, NoCheckouts
-from snailps.data.blocks import Place
-from snailps.data.joined import Text, TextParts
 from snailps.dataclass import dataclass, field
 from snailps.errors import MisuseError
+from snailps.files.blocks import Place
+from snailps.files.joined import Text, TextParts
 from snailps.pieces import Piece
 from snailps.transport.client._client import Pending
 from snailps.transport.messages.terms import Terms

@@ -92,12 +92,12 @@ OF_SESSION = (
 def admit(path: str, where: str, modules: Collection[str], cure: str = OF_FILE) -> None:
     """Import the module of a class that a file or a cluster names, if `modules` allows it.
 
-    Models of snailps need no entry in `modules`.  The current folder is not searched, unless Python
-    does so anyway.  `ConfigError` for any other module; `cure` is the end of its message.
+    Modules of snailps need no entry in `modules`.  The current folder is not searched, unless
+    Python does so anyway.  `ConfigError` for any other module; `cure` is the end of its message.
     """
     name = path.partition(":")[0]
-    is_model = name.startswith("snailps.models.")
-    if not is_model and name not in ([modules] if isinstance(modules, str) else modules):
+    is_ours = name.startswith("snailps.")
+    if not is_ours and name not in ([modules] if isinstance(modules, str) else modules):
         raise ConfigError(f"{where}: {path} is a class of your own, and {cure.format(module=name)}")
     _imported(name, f"{where}: {path}")
 

@@ -15,9 +15,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from snailps.config import JobSettings
-from snailps.data.input_files import InputFiles
 from snailps.dataclass import dataclass
 from snailps.errors import MisuseError
+from snailps.files.input_files import InputFiles
 
 EPOCHS = 5
 """Epochs of large inputs, and of models that do not choose."""

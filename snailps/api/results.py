@@ -21,9 +21,9 @@ from snailps.api.export_progress import ExportProgress
 from snailps.api.tables import AnyKeys, Keys, Rows, Table
 from snailps.config import JobSettings
 from snailps.errors import MisuseError
+from snailps.files.model_file import model_writer
+from snailps.files.row_sorter import RowSorter
 from snailps.transport.client._client import Client, Pending
-from snailps.vectors.model_file import model_writer
-from snailps.vectors.row_sorter import RowSorter
 
 PULLS_AHEAD = 1
 """Lists of keys that `Results.pulls` pulls ahead of the list it waits for."""

@@ -26,9 +26,9 @@ from snailps.api.tables import Rows
 from snailps.api.validation import Validation
 from snailps.config import JobSettings
 from snailps.config.consistency import steps_of
-from snailps.data.blocks import Source
-from snailps.data.input_files import InputFiles
-from snailps.data.reading import Reading
+from snailps.files.blocks import Source
+from snailps.files.input_files import InputFiles
+from snailps.files.reading import Reading
 
 T = TypeVar("T")
 

@@ -18,12 +18,12 @@ from snailps.cli.figures import counted, short_seconds_text
 from snailps.cli.printing import live_line
 from snailps.cli.signals import exits_by_signals
 from snailps.config.output import refuse_existing, refuse_sources
-from snailps.data.atomic import atomic_file
-from snailps.data.blocks import files_of
-from snailps.data.formats import format_of
-from snailps.data.unpacking import is_packed
 from snailps.dataclass import dataclass
 from snailps.errors import ConfigError
+from snailps.files.atomic import atomic_file
+from snailps.files.blocks import files_of
+from snailps.files.formats import format_of
+from snailps.files.unpacking import is_packed
 from snailps.vectors.fasttext_bin import is_large
 from snailps.vectors.label_files import LabelWriter, label_files
 from snailps.vectors.label_prediction import LabelModel

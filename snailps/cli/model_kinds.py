@@ -16,8 +16,8 @@ from typing import Annotated, Any
 import typer
 
 from snailps.cli.printing import print_figures, print_json
-from snailps.data.file_kinds import whole_lines
 from snailps.errors import DataError
+from snailps.files.file_kinds import whole_lines
 from snailps.outward import without_secrets
 
 _LINES_BYTES = 1 << 16

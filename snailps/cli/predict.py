@@ -30,9 +30,9 @@ from snailps.cli.model_kinds import (
 )
 from snailps.cli.options import OverwriteOption
 from snailps.cli.printing import JsonRowsOption, print_json, print_rows
-from snailps.data.file_kinds import whole_lines
-from snailps.data.unpacking import open_content, read_errors
 from snailps.errors import ConfigError, DataError
+from snailps.files.file_kinds import whole_lines
+from snailps.files.unpacking import open_content, read_errors
 from snailps.vectors.words import to_text
 
 _INPUT = (

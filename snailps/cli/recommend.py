@@ -57,7 +57,7 @@ def command(
 
     from snailps.cli.signals import exits_by_signals
     from snailps.config.output import refuse_existing, refuse_sources
-    from snailps.data.atomic import atomic_file
+    from snailps.files.atomic import atomic_file
     from snailps.models.embeddings.lists import ListWriter, best_lists
     from snailps.models.embeddings.queries import FactorModel
 

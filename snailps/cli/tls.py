@@ -17,8 +17,8 @@ from typing import Annotated
 import typer
 
 from snailps.config.output import make_folder
-from snailps.data.atomic import publish
 from snailps.errors import ConfigError, SnailError
+from snailps.files.atomic import publish
 from snailps.transport.security.tls import CA, CA_KEY, CERTIFICATE, KEY
 
 app = typer.Typer(no_args_is_help=True, help="Make certificates for encrypted connections.")

@@ -28,8 +28,8 @@ from snailps.cli.options import SHORT, SetOption
 from snailps.cli.page_process import UiOption
 from snailps.config import JobSettings, RawConfig, WorkerSettings
 from snailps.config.fields import format_value, settings_of
-from snailps.data.unpacking import is_url
 from snailps.errors import ConfigError
+from snailps.files.unpacking import is_url
 from snailps.master.job.settings import job_settings
 
 _NOT_OPTIONS = ("worker_class", *SHORT)

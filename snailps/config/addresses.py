@@ -134,8 +134,8 @@ def check_class_path(text: str, origin: str) -> str:
     """Refuse what is not ``package.module:Class`` or empty; does not import it."""
     if text and not _CLASS_PATH.fullmatch(text):
         raise ConfigError(
-            f"{origin}: expected package.module:Class, such as "
-            f"snailps.models.word_vectors:WordVectors; got {text!r}"
+            f"{origin}: expected package.module:Class, "
+            f"such as snailps.models.word_vectors:WordVectors; got {text!r}"
         )
     return text
 

@@ -21,14 +21,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from snailps.data.array_archives import npy_header
-from snailps.data.driver_files import is_driver_file, size_of
-from snailps.data.file_kinds import is_pipe
-from snailps.data.matrix_file import Section, first_not_weight, is_matrix
-from snailps.data.matrix_file import read_header as read_matrix_header
-from snailps.data.scratch import Scratch, open_input
-from snailps.data.unpacking import DAMAGED, is_packed
 from snailps.errors import DataError
+from snailps.files.array_archives import npy_header
+from snailps.files.driver_files import is_driver_file, size_of
+from snailps.files.file_kinds import is_pipe
+from snailps.files.matrix_file import Section, first_not_weight, is_matrix
+from snailps.files.matrix_file import read_header as read_matrix_header
+from snailps.files.scratch import Scratch, open_input
+from snailps.files.unpacking import DAMAGED, is_packed
 
 _TYPES = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
 _NPY_MAGIC = b"\x93NUMPY"

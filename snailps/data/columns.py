@@ -17,6 +17,7 @@ from typing import Any
 
 from snailps.dataclass import dataclass
 from snailps.errors import ConfigError
+from snailps.files.partitions import columns_of_folders
 
 HASHED_BITS_MAX = 62
 TRUTH = {"false": 0, "true": 1, "False": 0, "True": 1, "FALSE": 0, "TRUE": 1}
@@ -229,3 +230,14 @@ def _bounds(words: list[str], part: str) -> tuple[float, ...]:
     if not all(a < b for a, b in pairwise(bounds)) or not abs(bounds[-1] - bounds[0]) < 1e300:
         raise ConfigError(f"columns: expected ascending finite bounds after bucket, got {part!r}")
     return bounds
+
+
+def kinds_of_folders(paths: Iterable[str]) -> dict[str, Kind]:
+    """Kind of each column in the names of folders, judged like cells of CSV, over all files."""
+    values: dict[str, set[bytes]] = {}
+    for path in paths:
+        for name, text in columns_of_folders(path).items():
+            cells = [] if text is None else [text.encode("utf-8", "surrogateescape")]
+            values.setdefault(name, set()).update(cells)
+    kinds_in = {name: kinds_of_cells(cells) for name, cells in values.items()}
+    return {name: kind_of_cells(kinds) for name, kinds in kinds_in.items() if kinds}

@@ -23,9 +23,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from snailps.data.extras import optional_module
 from snailps.dataclass import dataclass
 from snailps.errors import ConfigError, DataError, SnailError
+from snailps.files.extras import optional_module
 
 NUMBERS = (int, float, np.integer, np.floating, np.bool_, Decimal)
 """Types of numbers and truth values in Python and NumPy."""

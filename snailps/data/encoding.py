@@ -26,9 +26,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snailps.data._examples import Examples
-from snailps.data._matrix import places_among, scaled
 from snailps.dataclass import dataclass, replace
 from snailps.errors import DataError
+from snailps.files._matrix import places_among, scaled
 
 NEAR = 2.0
 """A column whose mean size is within this factor of 1 is not scaled."""

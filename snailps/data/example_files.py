@@ -19,7 +19,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from snailps.data.blocks import cut, expand, files_of, read_block
 from snailps.data.columns import (
     TRUTH,
     Column,
@@ -32,9 +31,12 @@ from snailps.data.columns import (
 )
 from snailps.data.examples import ExampleReader
 from snailps.data.feature_rows import NAMED, Fields, Piece, RowsSource, dense_piece
-from snailps.data.file_kinds import HEAD_BYTES, is_pipe, refuse_foreign, whole_lines
-from snailps.data.formats import ENDINGS, format_of
-from snailps.data.matrix_file import (
+from snailps.dataclass import replace
+from snailps.errors import DataError
+from snailps.files.blocks import cut, expand, files_of, read_block
+from snailps.files.file_kinds import HEAD_BYTES, is_pipe, refuse_foreign, whole_lines
+from snailps.files.formats import ENDINGS, format_of
+from snailps.files.matrix_file import (
     HEADER_BYTES,
     KEY_LIMIT,
     Flags,
@@ -42,10 +44,8 @@ from snailps.data.matrix_file import (
     is_matrix,
     read_header,
 )
-from snailps.data.scratch import Scratch, open_input
-from snailps.data.unpacking import is_url, read_errors
-from snailps.dataclass import replace
-from snailps.errors import DataError
+from snailps.files.scratch import Scratch, open_input
+from snailps.files.unpacking import is_url, read_errors
 
 BLOCK_BYTES = 8 << 20
 UNKNOWN = KEY_LIMIT + 1

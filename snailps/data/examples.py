@@ -1,33 +1,50 @@
 """Sparse examples from text and matrix files: formats, settings, messages about lines.
 
     format, columns, ... -> ExampleReader;  bytes of whole lines -> read -> Examples
-    bytes of a matrix file -> read -> Examples
+    bytes of a matrix file -> read, examples_of -> Examples
+    InputFiles, ExampleReader -> entries_in -> how many entries there are
 
 Owns which format a text has, and the words for a fault: file, line and column, what was expected,
 what came.  The loops are in `_examples.pyx`, declarations of columns in `columns.py`.  Must not
-know how blocks are cut, or who reads.
+know who reads.
 """
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 
 import numpy as np
+from numpy.typing import NDArray
 
 from snailps.data._examples import EntryReader, Examples, Fault, RowReader, first_row
-from snailps.data.blocks import Place
 from snailps.data.columns import Column, Declared, Kind, columns_of
-from snailps.data.file_kinds import BOM, CELLS, OVER_LINES, first_line_of
 from snailps.data.held_out import Side
-from snailps.data.matrix_file import check_labels, examples_of, is_matrix
-from snailps.data.scratch import open_input
 from snailps.errors import ConfigError, DataError
+from snailps.files._matrix import first_falling, first_not_finite, wide_keys
+from snailps.files.blocks import Place, Source, cut, read_block
+from snailps.files.file_kinds import BOM, CELLS, OVER_LINES, first_line_of, whole_lines
+from snailps.files.input_files import InputFiles
+from snailps.files.matrix_file import (
+    AGAIN,
+    HEADER_BYTES,
+    Flags,
+    check_labels,
+    first_not_weight,
+    floats,
+    is_matrix,
+    read_header,
+)
+from snailps.files.scratch import open_input
 
 FORMATS = ("auto", "libsvm", "libffm", "csv", "tsv")
 ON_BAD_LINE = ("stop", "skip")
 HASH_BITS_MAX = 62
 STEP_BYTES = 1 << 20
+ROWS_BYTES = 8 << 20
+"""Bytes of a matrix file whose rows are in memory at a time."""
 SHOWN_BYTES = 40
 """Bytes of a malformed cell, in messages."""
 EXAMPLE = "label:label, age:numeric log, city:categorical"
@@ -411,3 +428,115 @@ def lines_before(path: str, start: int) -> int:
     except (OSError, DataError):
         return -1
     return -1 if unread else lines + 1
+
+
+def entries_in(
+    files: InputFiles, reader: ExampleReader, most: int, *, labels_only: bool = False
+) -> int:
+    """The number of entries and labels of examples in lines or matrix files, at most `most`;
+    `labels_only`: of examples.
+
+    Counts what the `reader` reads: the lines of one side alone, if it has one.
+    Skips what cannot be read: the worker that trains on it reports the error, with its place.
+    """
+    numbers = 0
+    for source in files.sources:
+        with suppress(DataError), files.scratch.open(source.path) as file:
+            head = file.read(HEADER_BYTES)
+            has_rows = is_matrix(head)
+            if has_rows and not reader.is_one_sided:
+                header = read_header(head, file.seek(0, os.SEEK_END), source.path)
+                numbers += header.rows + (0 if labels_only else header.nonzeros)
+                continue
+            offset = file.seek(0)
+            lines = whole_lines(file, source.path, text=False)
+            for data in _rows_in(files, source) if has_rows else lines:
+                examples = reader.read(data, source.path, offset)
+                numbers += len(examples.labels) + (0 if labels_only else len(examples.keys))
+                offset += len(data)
+                if numbers >= most:
+                    return most
+    return min(numbers, most)
+
+
+def _rows_in(files: InputFiles, source: Source) -> Iterator[bytes]:
+    """All rows of a matrix file, as matrix files of a few."""
+    for piece in cut([source], ROWS_BYTES):
+        yield read_block(piece.path, piece.start, piece.stop, unit="line", scratch=files.scratch)
+
+
+def examples_of(
+    data: bytes,
+    path: str,
+    *,
+    hash_bits: int = 0,
+    part: tuple[int, int] | None = None,
+    place: Callable[[int], tuple[str, int]] | None = None,
+) -> Examples:
+    """Rows of a matrix file or block in memory as checked examples; labels are 0 if it has none.
+
+    `hash_bits` as for text; `part` is a range of rows.  `place`, for messages, gives the file and
+    the number there (-1: unknown) of a row of `data`.  Values and fields are views of `data`;
+    labels and keys are converted in one pass.  Threads may read different rows.
+
+    DataError: dense rows, or a damaged row: pointers, a key, value, field, label or weight out of
+    range.
+    """
+    header = read_header(data, len(data), path)
+    if header.dense:
+        raise DataError(
+            f"{path}: expected sparse examples, got dense ones: write them without dense=True, or "
+            "train a model of dense examples, such as mlp"
+        )
+    first, last = part or (0, header.rows)
+    ptr = header.array(data, "ptr")[first : last + 1]
+    begin, end = int(ptr[0]), int(ptr[-1])
+
+    def damaged(row: int, what: str) -> DataError:
+        number = first + row
+        in_file = header.first_row + number if place is None else place(number)[1]
+        where = f"row {in_file:,}" if in_file >= 0 else f"row {number:,} of a block"
+        return DataError(f"{path}: {where} {what}: damaged. {AGAIN}")
+
+    def row_of(entry: int) -> int:
+        return int(np.searchsorted(ptr, begin + entry, side="right")) - 1
+
+    # Pointers before all else: they say where the other arrays are read.
+    if (row := first_falling(ptr)) >= 0:
+        raise damaged(row - 1, "has its entries' end before their beginning")
+    if not 0 <= begin <= end <= header.nonzeros:
+        raise damaged(0, f"begins at entry {begin:,} of {header.nonzeros:,}")
+    stored = header.array(data, "keys")[begin:end]
+    keys, entry = wide_keys(stored, header.key_limit, Flags.HASHED in header.flags, hash_bits)
+    if entry >= 0:
+        key, limit = int(stored[entry]), header.key_limit
+        raise damaged(row_of(entry), f"has key {key:,}: expected keys below {limit:,}")
+    values = header.array(data, "values")[begin:end]
+    if (entry := first_not_finite(values)) >= 0:
+        raise damaged(row_of(entry), f"has value {values[entry]}: expected finite ones")
+    fields = header.array(data, "fields")[begin:end]
+    if len(fields) and (low := int(fields.min())) < 0:
+        raise damaged(row_of(int(fields.argmin())), f"has field {low}: expected 0 and above")
+    labels = header.array(data, "labels")[first:last].astype(np.float64)
+    if (row := first_not_finite(floats(labels))) >= 0:
+        raise damaged(row, f"has label {labels[row]}: expected finite ones within float32's range")
+    weights = header.array(data, "weights")[first:last]
+    if (row := first_not_weight(weights)) >= 0:
+        raise damaged(row, f"has weight {weights[row]}: expected 0 and above")
+    if not header.labels:
+        labels = np.zeros(last - first)
+    if Flags.VALUES not in header.flags:
+        values = _ones(end - begin)
+    return Examples(labels, ptr - begin, keys, values, fields, 0, weights)
+
+
+_all_ones = np.ones(1 << 16, np.float32)
+
+
+def _ones(count: int) -> NDArray[np.float32]:
+    """An array of `count` ones, shared by all callers: do not write to it."""
+    global _all_ones
+    ones = _all_ones  # a thread that grows it meanwhile makes another array, which does no harm
+    if len(ones) < count:
+        _all_ones = ones = np.ones(count, np.float32)
+    return ones[:count]

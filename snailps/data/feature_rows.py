@@ -21,7 +21,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snailps.data._examples import RowReader, hash_bytes
-from snailps.data._matrix import first_not_finite
 from snailps.data.columns import Column, Kind, columns_of, declaration_of
 from snailps.data.elements import (
     NUMBERS,
@@ -31,9 +30,10 @@ from snailps.data.elements import (
     shown_names,
     table_of_lists,
 )
-from snailps.data.matrix_file import Flags, floats
 from snailps.dataclass import dataclass
 from snailps.errors import DataError
+from snailps.files._matrix import first_not_finite
+from snailps.files.matrix_file import Flags, floats
 
 PIECE_CELLS = 1 << 18
 """Cells of a table, or entries of dicts, in a piece."""

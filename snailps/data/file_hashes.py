@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from snailps.data.unpacking import STEP_BYTES, read_errors
+from snailps.files.unpacking import STEP_BYTES, read_errors
 
 
 class FileHashes:

@@ -18,11 +18,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snailps.data._examples import Examples
-from snailps.data._matrix import first_falling, first_not_finite, nonzero_entries, wide_keys
 from snailps.data.elements import library_of, refuse_masked, table_of, whole
 from snailps.data.feature_rows import DictRows, Fields, Piece, RowsSource, TableRows, dense_piece
-from snailps.data.matrix_file import KEY_LIMIT, Flags, floats
 from snailps.errors import DataError
+from snailps.files._matrix import first_falling, first_not_finite, nonzero_entries, wide_keys
+from snailps.files.matrix_file import KEY_LIMIT, Flags, floats
 
 PIECE_ENTRIES = 1 << 20
 """Entries, or rows if these have fewer entries, of a piece: it bounds copies."""

@@ -21,15 +21,15 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from snailps.data.atomic import NewFile, Unfinished
 from snailps.data.elements import column_of, library_of, refuse_masked
 from snailps.data.feature_rows import RowsSource
-from snailps.data.host_cache import HostCache, ScratchFile
-from snailps.data.matrix_file import KEY_LIMIT, Flags, Header, first_not_weight, floats
 from snailps.data.matrix_sources import check_finite, rows_source
 from snailps.data.spool import Spooled
 from snailps.dataclass import dataclass
 from snailps.errors import DataError
+from snailps.files.atomic import NewFile, Unfinished
+from snailps.files.host_cache import HostCache, ScratchFile
+from snailps.files.matrix_file import KEY_LIMIT, Flags, Header, first_not_weight, floats
 
 Progress = Callable[[int, int | None], None]
 """Called with the number of rows written so far, and of all (None: unknown)."""

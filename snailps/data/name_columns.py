@@ -23,13 +23,13 @@ from numpy.typing import NDArray
 from snailps.data._examples import first_row
 from snailps.data._text import NameTable
 from snailps.data.columns import Column, Kind, as_float, is_number
-from snailps.data.driver_files import is_driver_file
 from snailps.data.examples import ExampleReader, format_of_rows, lines_before
-from snailps.data.file_kinds import CELLS, SHOWING_BYTES, first_line_of
 from snailps.data.packed_words import PackedWords
-from snailps.data.reading import is_table
 from snailps.dataclass import dataclass, field
 from snailps.errors import DataError
+from snailps.files.driver_files import is_driver_file
+from snailps.files.file_kinds import CELLS, SHOWING_BYTES, first_line_of
+from snailps.files.reading import is_table
 
 _HEAD = struct.Struct("<QQ")
 _KINDS = struct.Struct("<Q")

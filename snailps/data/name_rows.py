@@ -32,10 +32,10 @@ from snailps.data.elements import (
 )
 from snailps.data.matrix_sources import summed
 from snailps.data.name_columns import Values, times_of
-from snailps.data.scratch import Scratch
 from snailps.data.spool import Spooled
 from snailps.dataclass import dataclass
 from snailps.errors import DataError
+from snailps.files.scratch import Scratch
 
 _CODEC = ("utf-8", "surrogateescape")
 _NO_CHARACTERS = "\t\n\r"

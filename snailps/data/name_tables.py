@@ -13,11 +13,11 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from snailps.data.elements import Elements, shown_names
 from snailps.data.formats.table import open_table, table_errors
-from snailps.data.host_cache import Make
 from snailps.data.name_columns import TITLE
 from snailps.data.name_rows import numbers_of, quoted, refuse_odd, texts_of, times_in
-from snailps.data.reading import Reading
 from snailps.errors import DataError
+from snailps.files.host_cache import Make
+from snailps.files.reading import Reading
 
 _INDEX = "__index_level_"
 """Beginning of the column name that pandas gives an index in Parquet."""

@@ -19,10 +19,10 @@ import numpy as np
 from snailps.data._labelled import WEIGHT_MAX, WeightError, without_weights
 from snailps.data.columns import as_float
 from snailps.data.elements import Elements, a_kind, elements_of, is_missing, native
-from snailps.data.host_cache import HostCache, ScratchFile
 from snailps.data.vocabulary import LABEL_PREFIX
-from snailps.data.word_counts import SEPARATORS
 from snailps.errors import DataError
+from snailps.files.file_kinds import SEPARATORS
+from snailps.files.host_cache import HostCache, ScratchFile
 
 WRITE_BYTES = 1 << 20
 OnProgress = Callable[[int, int | None], object]

@@ -20,21 +20,30 @@ from urllib.parse import quote
 import numpy as np
 from numpy.typing import NDArray
 
-from snailps.data.columns import Column, Kind, as_float, columns_by_name, declaration_of
+from snailps.data._examples import first_row
+from snailps.data.columns import (
+    Column,
+    Kind,
+    as_float,
+    columns_by_name,
+    declaration_of,
+    kinds_of_folders,
+)
 from snailps.data.elements import Elements, is_missing, mapping_of, shown_names
 from snailps.data.examples import NUMBERS
 from snailps.data.feature_rows import NAMED, Piece, RowsSource
 from snailps.data.formats.table import TableFile, open_table, table_errors
-from snailps.data.host_cache import Make, ScratchFile
 from snailps.data.label_words import word_of
-from snailps.data.matrix_file import first_not_weight, floats
 from snailps.data.matrix_writer import write_rows
 from snailps.data.name_tables import lines_of
-from snailps.data.partitions import kinds_of_folders
-from snailps.data.reading import Reading
 from snailps.data.spool import LineHeads, SpooledText
 from snailps.dataclass import replace
 from snailps.errors import DataError
+from snailps.files.file_kinds import BOM, CELLS
+from snailps.files.formats import format_of
+from snailps.files.host_cache import Make, ScratchFile
+from snailps.files.matrix_file import first_not_weight, floats
+from snailps.files.reading import Reading
 
 LOOKED_BYTES = 256 << 20
 """Bytes after the first rows that are searched for a value of each column."""
@@ -44,6 +53,27 @@ NAMES_MAX = 1 << 16
 """More different labels are refused: such a column does not name classes."""
 _INDEX = "__index_level_"
 """Beginning of the column name that pandas gives an index in Parquet."""
+SHOWN_CHARS = 80
+"""Characters of a list of column names, in messages."""
+_COLUMN = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")
+
+
+def refuse_header(head: bytes, path: str) -> None:
+    """DataError for CSV or TSV that is about to be read as plain text, though it names columns.
+
+    Its first line has names only, its second line as many cells.  `head`: the first `CSV_BYTES`.
+    """
+    cells_of = CELLS["tsv" if format_of(path) == "tsv" else "csv"]
+    head = head.removeprefix(BOM)
+    cells, end = first_row(head, *cells_of)
+    names = [cell.decode(errors="replace") for cell in cells]
+    second, _ = first_row(head[end:], *cells_of)
+    if 1 < len(names) <= len(second) and all(map(_COLUMN.fullmatch, names)):
+        raise DataError(
+            f"{path} has names of columns in its first line "
+            f"({', '.join(names)[:SHOWN_CHARS]}): set column to the one that has the texts, for "
+            f"example column={names[0]!r:.40}. Rename the file to .txt if all of it is text"
+        )
 
 
 def text_of(reading: Reading, path: str, make: Make | None = None) -> Iterator[bytes]:

@@ -16,10 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snailps.data._text import Lexicon
-from snailps.data.blocks import Source, cut, read_block
 from snailps.data.pipeline import LAPS, Lap, Stage
-from snailps.data.scratch import Scratch
 from snailps.errors import DataError
+from snailps.files.blocks import Source, cut, read_block
+from snailps.files.scratch import Scratch
 from snailps.pieces import Piece
 
 Ids = NDArray[np.int32]

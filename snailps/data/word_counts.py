@@ -25,13 +25,12 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from snailps.errors import DataError
+from snailps.files.file_kinds import SEPARATORS
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 VERSION = 1
-SEPARATORS = b" \n\r\t\v\f\0"
-"""Bytes that separate words, as in fastText: a word that contains one could never be looked up."""
 END_OF_LINE = b"</s>"
 """The word that stands for a newline."""
 HEADER_BYTES = 32

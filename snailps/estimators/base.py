@@ -37,7 +37,6 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from snailps.config import JobSettings
-from snailps.data.extras import optional_module
 from snailps.data.spool import Spooled
 from snailps.dataclass import dataclass, field, replace
 from snailps.errors import NotFitted, ParameterError, convergence_warning
@@ -47,6 +46,7 @@ from snailps.estimators.monitor import Monitor, Report, callbacks_of
 from snailps.estimators.parameters import Parameters
 from snailps.estimators.routing import Routed
 from snailps.estimators.validation import not_fitted
+from snailps.files.extras import optional_module
 
 if TYPE_CHECKING:
     import os

@@ -17,12 +17,13 @@ import numpy as np
 
 from snailps.config.fields import GONE, current_folder, home_expanded
 from snailps.data.elements import a_kind, elements_of, is_missing
-from snailps.data.file_kinds import CSV_BYTES, refuse_header
 from snailps.data.spool import spool_text
-from snailps.data.unpacking import DAMAGED, is_url, open_content
 from snailps.data.vocabulary import LABEL_PREFIX
 from snailps.errors import DataError
 from snailps.estimators.base import Source
+from snailps.files.file_kinds import CSV_BYTES
+from snailps.files.reading import Reading
+from snailps.files.unpacking import DAMAGED, is_url, open_content
 
 SHOWN_CHARS = 60
 NAMES_MAX, NAME_CHARS = 10_000, 4096
@@ -91,7 +92,7 @@ def _refuse_header(path: str) -> None:
     if is_url(path) or not os.path.isfile(path):  # noqa: PTH113
         return
     with contextlib.suppress(OSError, *DAMAGED), open_content(path) as file:
-        refuse_header(file.read(CSV_BYTES), path)
+        Reading("text").refuse_header(file.read(CSV_BYTES), path)
 
 
 def is_path(data: Any) -> bool:

@@ -12,14 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from snailps.data.blocks import files_of
 from snailps.data.columns import Kind, columns_of
 from snailps.data.elements import a_kind
 from snailps.data.example_files import LineExamples, example_files
-from snailps.data.formats import ENDINGS, format_of
 from snailps.data.matrices import Known, Matrix
 from snailps.errors import DataError
 from snailps.estimators.corpus import paths_of
+from snailps.files.blocks import files_of
+from snailps.files.formats import ENDINGS, format_of
 
 
 def matrix_of_files(

@@ -13,7 +13,6 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from snailps.data.extras import optional_module
 from snailps.errors import DataError, NotFitted
 from snailps.estimators.sparse import (
     NO_PARAMETERS,
@@ -22,6 +21,7 @@ from snailps.estimators.sparse import (
     SparseRegressor,
 )
 from snailps.estimators.validation import CLASS_WEIGHT
+from snailps.files.extras import optional_module
 from snailps.models.packed_tables import Classes, Packed, grown
 from snailps.models.sparse.batch import BIAS_KEY, TABLE
 from snailps.models.sparse.linear import LinearSettings

@@ -15,12 +15,12 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from snailps.data.array_archives import DAMAGED
 from snailps.errors import ModelFileError
 from snailps.estimators import READERS
+from snailps.files.array_archives import DAMAGED
+from snailps.files.model_file import ModelFile
 from snailps.models import reader_of
 from snailps.vectors.files import load_model
-from snailps.vectors.model_file import ModelFile
 
 if TYPE_CHECKING:
     from snailps.estimators.sparse import SparseEstimator

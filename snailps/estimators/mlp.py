@@ -19,14 +19,14 @@ from numpy.typing import NDArray
 
 from snailps.api.tables import Tensor
 from snailps.data.array_files import Labelled, is_array_file, read_array
-from snailps.data.blocks import files_of
 from snailps.data.matrices import Matrix
-from snailps.data.scratch import Scratch
 from snailps.dataclass import replace
 from snailps.errors import DataError
 from snailps.estimators.corpus import is_path, paths_of
 from snailps.estimators.net import NetEstimator, hidden_of
 from snailps.estimators.validation import CLASS_WEIGHT
+from snailps.files.blocks import files_of
+from snailps.files.scratch import Scratch
 from snailps.models.mlp import MlpSettings, read_npz
 from snailps.models.mlp.files import SavedNet
 from snailps.models.mlp.files import write_npz as write_net

@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from snailps import kernels
 from snailps.config.output import refuse_sources
 from snailps.data.arguments import whole_number
-from snailps.data.atomic import check_target
 from snailps.data.packed_words import PackedWords
 from snailps.dataclass import dataclass
 from snailps.errors import DataError, ModelFileError
+from snailps.files.atomic import check_target
 from snailps.vectors.fasttext_bin import BinModel, bin_bytes
 from snailps.vectors.files import open_bin
 from snailps.vectors.label_prediction import LabelModel

@@ -31,17 +31,14 @@ from typing import Any, ClassVar, Literal, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from snailps.data.blocks import expand
 from snailps.data.columns import Kind, columns_of, declaration_of
 from snailps.data.elements import a_kind
 from snailps.data.encoding import Encoding, moments
 from snailps.data.example_files import LineExamples
 from snailps.data.feature_rows import DictRows
-from snailps.data.input_files import InputFiles
 from snailps.data.matrices import Known, Matrix, check_columns, matrix_of
 from snailps.data.matrix_sources import examples_of_piece
 from snailps.data.matrix_writer import Draft, spool_rows
-from snailps.data.scratch import Scratch
 from snailps.dataclass import dataclass, field
 from snailps.errors import DataError, ModelFileError
 from snailps.estimators.base import Data, Estimator, Source, Start
@@ -56,6 +53,9 @@ from snailps.estimators.validation import (
     targets_of,
     weights_of,
 )
+from snailps.files.blocks import expand
+from snailps.files.input_files import InputFiles
+from snailps.files.scratch import Scratch
 from snailps.models.class_weights import LIMIT, balanced
 from snailps.models.losses import LOSSES, Loss
 from snailps.models.packed_tables import Classes, Packed, state_arrays, take_state, write_packed

@@ -16,11 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snailps.data.elements import a_kind, native, whole
-from snailps.data.extras import optional_module
 from snailps.errors import DataError, ModelFileError, ParameterError
 from snailps.estimators.base import Data
 from snailps.estimators.corpus import lines_of
 from snailps.estimators.text_base import OF_TEXT, TextEstimator
+from snailps.files.extras import optional_module
 from snailps.models.word_vectors.settings import WordVectorSettings
 from snailps.vectors.fasttext_bin import read_bin
 from snailps.vectors.query import Vectors

@@ -21,11 +21,11 @@ from numpy.typing import NDArray
 
 from snailps.data._subwords import ngram_hash
 from snailps.data.arguments import whole_number
-from snailps.data.atomic import atomic_file
 from snailps.data.vocabulary import LABEL_PREFIX
 from snailps.dataclass import replace
 from snailps.errors import DataError, near_name
 from snailps.fasttext.arguments import KEPT, arguments_of
+from snailps.files.atomic import atomic_file
 from snailps.vectors.calibration import Calibration, write_calibration
 from snailps.vectors.fasttext_bin import MAGIC_BYTES, BinModel, is_large, read_bin
 from snailps.vectors.files import open_bin

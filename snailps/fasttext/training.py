@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import IO, Any
 
 from snailps import kernels
-from snailps.data.unpacking import is_url
 from snailps.dataclass import dataclass, replace
 from snailps.errors import ParameterError
 from snailps.estimators.base import Data
@@ -36,6 +35,7 @@ from snailps.fasttext.arguments import (
     unsupervised_default,
 )
 from snailps.fasttext.model import Model
+from snailps.files.unpacking import is_url
 from snailps.local.session import within
 from snailps.models.classifier.search import TUNED
 from snailps.models.classifier.settings import ClassifierSettings

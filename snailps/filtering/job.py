@@ -24,16 +24,16 @@ from typing import IO, Any, NamedTuple, Protocol
 
 from snailps.config.fields import home_expanded
 from snailps.config.output import absolute
-from snailps.data.atomic import atomic_file
-from snailps.data.blocks import files_of
 from snailps.data.examples import ON_BAD_LINE
 from snailps.data.file_hashes import FileHashes
-from snailps.data.formats import format_of
 from snailps.data.formats.table import Target, class_of
 from snailps.data.in_order import in_order
-from snailps.data.unpacking import is_url
 from snailps.dataclass import dataclass
 from snailps.errors import ConfigError, DataError
+from snailps.files.atomic import atomic_file
+from snailps.files.blocks import files_of
+from snailps.files.formats import format_of
+from snailps.files.unpacking import is_url
 from snailps.filtering.expression import Score, is_reserved, parse, parse_added
 from snailps.filtering.kept_scores import ENDING, ScoreFolder, ScoreWriter, TaskScores
 from snailps.filtering.report import report_page

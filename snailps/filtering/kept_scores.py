@@ -25,8 +25,8 @@ import lz4.frame
 import numpy as np
 
 from snailps._version import __version__
-from snailps.data.atomic import Unfinished, unfinished_of, write_error
 from snailps.errors import ConfigError
+from snailps.files.atomic import Unfinished, unfinished_of, write_error
 from snailps.filtering.scores import ModelScores
 from snailps.filtering.tasks import Task, version_of_model
 from snailps.outward import without_secrets

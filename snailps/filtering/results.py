@@ -21,8 +21,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from snailps.data.atomic import atomic_file, unfinished_of
 from snailps.errors import ConfigError
+from snailps.files.atomic import atomic_file, unfinished_of
 from snailps.filtering.scores import Counts, Near
 from snailps.filtering.tasks import Task
 

@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 
 from snailps.data.columns import TRUTH, as_float, is_number
 from snailps.data.elements import decoded
-from snailps.data.extras import optional_module
 from snailps.data.formats.table import (
     RowBatch,
     TableFile,
@@ -29,9 +28,10 @@ from snailps.data.formats.table import (
     raw_text,
     table_errors,
 )
-from snailps.data.lakes import fields_in, type_name
-from snailps.data.partitions import columns_of_folders
 from snailps.errors import ConfigError, DataError
+from snailps.files.extras import optional_module
+from snailps.files.lakes import fields_in, type_name
+from snailps.files.partitions import columns_of_folders
 from snailps.filtering.tasks import Task, open_rows
 from snailps.filtering.values import Column
 from snailps.vectors.texts import pieces_of

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
-from snailps.data.formats import FORMATS, Format, format_of
 from snailps.data.formats.table import TableFile, class_of, open_table
-from snailps.data.unpacking import MARK, is_sequential, is_url, read_errors, version_of
 from snailps.errors import ConfigError, DataError
+from snailps.files.formats import FORMATS, Format, format_of
+from snailps.files.unpacking import MARK, is_sequential, is_url, read_errors, version_of
 from snailps.vectors.calibration import path_beside
 
 

@@ -19,9 +19,9 @@ from snailps.api.block import Block
 from snailps.api.traits import Cut
 from snailps.api.worker import Worker
 from snailps.config import JobSettings, setting
-from snailps.data.blocks import Source
-from snailps.data.reading import Reading
 from snailps.dataclass import dataclass
+from snailps.files.blocks import Source
+from snailps.files.reading import Reading
 from snailps.filtering.job import Command, FilterJob
 from snailps.filtering.tasks import Task
 

@@ -18,7 +18,6 @@ from snailps.api.model_tables import ModelTables
 from snailps.api.tables import Table
 from snailps.api.wire_choice import WireChoice
 from snailps.config import ClusterSettings, ListenerSettings
-from snailps.data.driver_files import driver_path
 from snailps.errors import (
     EXIT_OK,
     CheckpointError,
@@ -28,6 +27,7 @@ from snailps.errors import (
     MisuseError,
     RemoteError,
 )
+from snailps.files.driver_files import driver_path
 from snailps.node.process import WATCH_S, End, Node, advertised, open_listener
 from snailps.node.shard_connections import RouteFollower, ShardConnections
 from snailps.node.status import Status

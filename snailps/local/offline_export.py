@@ -29,9 +29,10 @@ from snailps.api.tables import Keys, Rows, Table
 from snailps.api.worker import load_class
 from snailps.config import JobSettings, RawConfig
 from snailps.config.output import refuse_existing
-from snailps.data.atomic import write_error
 from snailps.dataclass import replace
 from snailps.errors import CheckpointError, MisuseError, SnailError
+from snailps.files.atomic import write_error
+from snailps.files.row_sorter import RowSorter
 from snailps.master.job.settings import output_prefix
 from snailps.master.job.state import unpack
 from snailps.store._store import ShardStore
@@ -39,7 +40,6 @@ from snailps.store.checkpoint._sections import SectionTable, read_section
 from snailps.store.checkpoint.folder import open_checkpoint, read_course
 from snailps.store.checkpoint.manifest import Manifest
 from snailps.store.checkpoint.shard_file import ShardFile
-from snailps.vectors.row_sorter import RowSorter
 
 _SCAN_ROWS = 16_384
 

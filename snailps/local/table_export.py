@@ -22,11 +22,11 @@ from numpy.typing import NDArray
 from snailps.api.export_progress import ExportProgress
 from snailps.api.tables import Keys, Rows, Table
 from snailps.config.output import refuse_existing, refuse_folders
-from snailps.data.atomic import check_target
 from snailps.errors import ConfigError
-from snailps.vectors.model_file import model_writer
+from snailps.files.atomic import check_target
+from snailps.files.model_file import model_writer
+from snailps.files.row_sorter import RowSorter
 from snailps.vectors.parquet_rows import write_parquet
-from snailps.vectors.row_sorter import RowSorter
 from snailps.vectors.safetensors import Array, write_safetensors
 
 FORMATS = ("npz", "safetensors", "parquet")

@@ -22,11 +22,11 @@ from numpy.typing import NDArray
 from snailps.api.tables import Table, Tensor
 from snailps.api.worker import Results, Worker
 from snailps.config import JobSettings, settings_of
-from snailps.data.array_archives import DAMAGED
-from snailps.data.scratch import release_whole, whole_file
 from snailps.dataclass import dataclass, replace
 from snailps.errors import ConfigError, ModelFileError
-from snailps.vectors.model_file import ModelFile, check_rows, refuse_pipe, write_model
+from snailps.files.array_archives import DAMAGED
+from snailps.files.model_file import ModelFile, check_rows, refuse_pipe, write_model
+from snailps.files.scratch import release_whole, whole_file
 from snailps.vectors.model_reading import read_model
 
 log = logging.getLogger(__name__)

@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from snailps.api.worker import Results
 from snailps.config import JobSettings
 from snailps.data._text import WordCounter
-from snailps.data.scratch import release_whole
 from snailps.data.vocabulary import LABEL_PREFIX, Vocabulary
-from snailps.data.word_counts import SEPARATORS
+from snailps.files.file_kinds import SEPARATORS
+from snailps.files.scratch import release_whole
 from snailps.models.local_sgd import Floats
 from snailps.models.packed_tables import opened, with_shape
 from snailps.models.text_model import check_finite, normal_form_of

@@ -11,10 +11,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from snailps.data.blocks import cut, expand, files_of, read_block
-from snailps.data.reading import Reading
-from snailps.data.scratch import Scratch
-from snailps.data.table_copies import TableCopies
+from snailps.files.blocks import cut, expand, files_of, read_block
+from snailps.files.reading import Reading
+from snailps.files.scratch import Scratch
 from snailps.pieces import Piece
 
 if TYPE_CHECKING:
@@ -38,7 +37,7 @@ def texts_of(
 
     Reports the bytes used to `progress`; `reading` says how tables are read.
     """
-    with Scratch(scratch_dir, scratch_bytes, tables=TableCopies(reading)) as scratch:
+    with Scratch(scratch_dir, scratch_bytes, tables=reading) as scratch:
         blocks: Iterable[Piece] = list(cut(expand(paths, scratch), block_bytes))
         if progress is not None:
             total = sum(block.stop - block.start for block in blocks)

@@ -28,9 +28,9 @@ from snailps.data._normaliser import Normaliser
 from snailps.data._text import WordCounter
 from snailps.data.huffman import Tree
 from snailps.data.packed_words import PackedWords
-from snailps.data.scratch import release_whole
 from snailps.data.vocabulary import LABEL_PREFIX, Vocabulary
 from snailps.errors import ModelFileError
+from snailps.files.scratch import release_whole
 from snailps.models.block_trainer import BlockTrainer
 from snailps.models.local_sgd import Floats, Keys
 from snailps.models.pace import Pace, of_workers

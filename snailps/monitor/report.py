@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import Any
 
 from snailps._version import __version__
-from snailps.data.atomic import atomic_file
 from snailps.dataclass import dataclass, field
 from snailps.errors import ModelWriteError
+from snailps.files.atomic import atomic_file
 from snailps.monitor.picture import packed, plain, trimmed
 from snailps.monitor.series import Series
 from snailps.monitor.static_files import SCRIPTS, static

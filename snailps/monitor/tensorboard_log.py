@@ -24,8 +24,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snailps.api.results import Results
-from snailps.data.extras import optional_module
 from snailps.errors import ConfigError, SnailError, explain
+from snailps.files.extras import optional_module
 from snailps.node.background import Backlog
 from snailps.node.status import FIGURED_AT, Status, job_number
 from snailps.outward import printable

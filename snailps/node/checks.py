@@ -30,9 +30,9 @@ from snailps.abi.quota import memory
 from snailps.api.tables import Table
 from snailps.config import ClusterSettings, ListenerSettings, parse_addr, parse_port_range
 from snailps.config.output import check_output
-from snailps.data.blocks import openable
 from snailps.dataclass import dataclass
 from snailps.errors import ConfigError, SnailError
+from snailps.files.blocks import openable
 from snailps.transport.control import Address, route_host, show
 from snailps.transport.security.trust import is_loopback
 

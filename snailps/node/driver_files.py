@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from snailps.config import parse_addr
-from snailps.data.driver_files import use
+from snailps.files.driver_files import use
 from snailps.transport.control.files import RemoteFile
 from snailps.transport.handshake import Role
 from snailps.transport.security.trust import Trust

@@ -22,9 +22,9 @@ from snailps.api.row_updates import STEPPED_BY_SHARDS, RowUpdate
 from snailps.api.tables import Table, Tensor
 from snailps.api.traits import is_clocked
 from snailps.config import JobSettings, setting
-from snailps.data.atomic import atomic_file
 from snailps.dataclass import dataclass
 from snailps.errors import MisuseError
+from snailps.files.atomic import atomic_file
 from snailps.torch.dense import DenseParameters, trained
 from snailps.torch.embedding import TableModule
 from snailps.torch.exchange import ready_to_push

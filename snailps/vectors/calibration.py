@@ -19,9 +19,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from snailps.data.atomic import atomic_file
 from snailps.dataclass import dataclass, field
 from snailps.errors import ModelFileError
+from snailps.files.atomic import atomic_file
 from snailps.vectors.opening import opened
 from snailps.vectors.words import to_text
 

@@ -18,9 +18,9 @@ from typing import Literal, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from snailps.data.file_kinds import HEAD_BYTES, refuse_foreign
 from snailps.dataclass import dataclass
 from snailps.errors import DataError
+from snailps.files.file_kinds import HEAD_BYTES, refuse_foreign
 from snailps.vectors.query import Vectors
 from snailps.vectors.words import to_bytes, to_text
 

@@ -22,15 +22,15 @@ import numpy.typing as npt
 from snailps.abi.memory import prefer_huge_pages
 from snailps.data._labelled import KeptGrams
 from snailps.data._text import without_tails
-from snailps.data.atomic import atomic_file
 from snailps.data.normal_forms import mask_of, parts_of
 from snailps.data.packed_words import PackedWords
-from snailps.data.word_counts import SEPARATORS
 from snailps.dataclass import dataclass, replace
 from snailps.errors import ModelFileError, shown_bytes
+from snailps.files.atomic import atomic_file
+from snailps.files.file_kinds import SEPARATORS
+from snailps.files.model_file import refuse_pointer
 from snailps.pointers import POINTER_BYTES
 from snailps.vectors.calibration import Calibration
-from snailps.vectors.model_file import refuse_pointer
 from snailps.vectors.quantised import Cursor, QuantisedRows, read_quantised
 
 MAGIC = 793712314

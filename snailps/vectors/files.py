@@ -20,11 +20,12 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from snailps.data.array_archives import DAMAGED
-from snailps.data.file_kinds import HEAD_BYTES, content_name
 from snailps.data.normal_forms import normal_parts
 from snailps.dataclass import replace
 from snailps.errors import DataError, ModelFileError
+from snailps.files.array_archives import DAMAGED
+from snailps.files.file_kinds import HEAD_BYTES, content_name
+from snailps.files.model_file import ModelFile
 from snailps.vectors.calibration import read_calibration
 from snailps.vectors.fasttext_bin import (
     BinModel,
@@ -32,7 +33,6 @@ from snailps.vectors.fasttext_bin import (
     read_bin,
     read_header,
 )
-from snailps.vectors.model_file import ModelFile
 from snailps.vectors.opening import START_BYTES, first_bytes, opened
 from snailps.vectors.query import Vectors
 from snailps.vectors.text_files import (

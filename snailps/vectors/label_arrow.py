@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from snailps.data.extras import optional_module
 from snailps.errors import DataError, shown_bytes
+from snailps.files.extras import optional_module
 
 
 def label_names(arrow: Any, labels: Sequence[bytes]) -> Any:

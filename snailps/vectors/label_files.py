@@ -20,11 +20,11 @@ from numpy.typing import NDArray
 
 from snailps.data._float_text import label_lines
 from snailps.data.elements import DataTable
-from snailps.data.extras import optional_module
 from snailps.data.packed_words import PackedWords
-from snailps.data.reading import Reading
-from snailps.data.unpacking import read_errors
 from snailps.errors import DataError, shown_bytes
+from snailps.files.extras import optional_module
+from snailps.files.reading import Reading
+from snailps.files.unpacking import read_errors
 from snailps.vectors.label_arrow import label_names, label_table
 from snailps.vectors.texts import ROWS_MAX, Piece, pieces_of
 from snailps.vectors.words import to_text

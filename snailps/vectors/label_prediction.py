@@ -21,12 +21,12 @@ from numpy.typing import NDArray
 from snailps import kernels
 from snailps.data._labelled import LineReader, Lines
 from snailps.data.arguments import whole_number
-from snailps.data.extras import optional_module
 from snailps.data.in_order import in_order
 from snailps.data.label_words import prefix_of
 from snailps.data.vocabulary import LABEL_PREFIX
 from snailps.dataclass import replace
 from snailps.errors import DataError, ModelFileError, shown_bytes
+from snailps.files.extras import optional_module
 from snailps.vectors._one_line import OneLine
 from snailps.vectors.calibration import Calibration
 from snailps.vectors.fasttext_bin import BinModel

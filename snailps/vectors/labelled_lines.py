@@ -16,15 +16,15 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
-from snailps.data.blocks import files_of
 from snailps.data.elements import a_kind, elements_of, whole
 from snailps.data.label_words import prefix_of
-from snailps.data.reading import Reading
 from snailps.data.spool import Spooled, spool_text
-from snailps.data.unpacking import read_errors
 from snailps.data.vocabulary import LABEL_PREFIX
 from snailps.dataclass import dataclass, field
 from snailps.errors import DataError, shown_bytes
+from snailps.files.blocks import files_of
+from snailps.files.reading import Reading
+from snailps.files.unpacking import read_errors
 from snailps.vectors.words import to_text
 
 M = TypeVar("M", bound="Reads")

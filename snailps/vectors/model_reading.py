@@ -12,9 +12,9 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from snailps.data.array_archives import DAMAGED
 from snailps.errors import ModelFileError, SnailError
-from snailps.vectors.model_file import HEADER, ModelFile, refuse_pipe, settings_of
+from snailps.files.array_archives import DAMAGED
+from snailps.files.model_file import HEADER, ModelFile, refuse_pipe, settings_of
 
 
 @contextmanager

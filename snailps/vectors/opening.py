@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import IO, TypeAlias
 
 from snailps.abi.quota import memory
-from snailps.data.atomic import free_bytes, human_bytes
 from snailps.earlier_names import JOURNAL_COPY
 from snailps.errors import ModelFileError
+from snailps.files.atomic import free_bytes, human_bytes
+from snailps.files.model_file import refuse_pipe, refuse_pointer
 from snailps.pointers import POINTER_BYTES
-from snailps.vectors.model_file import refuse_pipe, refuse_pointer
 
 Path_: TypeAlias = "str | os.PathLike[str]"
 

@@ -13,8 +13,8 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from snailps.data.atomic import atomic_file
-from snailps.data.extras import optional_module
+from snailps.files.atomic import atomic_file
+from snailps.files.extras import optional_module
 
 GROUP_ROWS_MAX = 1 << 20
 Keys = NDArray[np.uint64]

@@ -24,9 +24,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from snailps.data.atomic import human_bytes
 from snailps.dataclass import dataclass
 from snailps.errors import ModelFileError
+from snailps.files.atomic import human_bytes
 from snailps.kernels import CENTROIDS
 
 Float32 = npt.NDArray[np.float32]

@@ -23,11 +23,11 @@ from snailps.data._labelled import KeptGrams
 from snailps.data._normaliser import Normaliser
 from snailps.data._subwords import floret_ids, subword_ids
 from snailps.data.arguments import whole_number
-from snailps.data.extras import optional_module
 from snailps.data.normal_forms import normal_parts
 from snailps.data.vocabulary import LABEL_PREFIX
 from snailps.data.word_counts import END_OF_LINE
 from snailps.errors import DataError, ModelFileError, UnknownWord
+from snailps.files.extras import optional_module
 from snailps.vectors._one_line import OneWord
 from snailps.vectors.fasttext_bin import BinModel
 from snailps.vectors.gensim_names import GensimNames

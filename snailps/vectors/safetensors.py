@@ -21,8 +21,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from snailps.data.atomic import atomic_file
-from snailps.vectors.model_file import bytes_of
+from snailps.files.atomic import atomic_file
+from snailps.files.model_file import bytes_of
 
 _TYPES = {"U64": np.dtype("<u8"), "F32": np.dtype("<f4")}
 _NAMES = {dtype: name for name, dtype in _TYPES.items()}

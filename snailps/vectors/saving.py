@@ -15,12 +15,12 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from snailps.data.atomic import atomic_file
 from snailps.data.packed_words import PackedWords
 from snailps.errors import ModelFileError
+from snailps.files.atomic import atomic_file
+from snailps.files.model_file import model_writer
 from snailps.vectors.calibration import refuse_foreign, write_calibration
 from snailps.vectors.fasttext_bin import BinModel, Rows, check_words, checked_chunks, write_bin
-from snailps.vectors.model_file import model_writer
 from snailps.vectors.quantised import QuantisedRows
 from snailps.vectors.text_files import write_vec
 

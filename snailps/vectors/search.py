@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from snailps.data.extras import optional_module
 from snailps.errors import ConfigError
+from snailps.files.extras import optional_module
 
 Float32 = npt.NDArray[np.float32]
 Int32 = npt.NDArray[np.int32]

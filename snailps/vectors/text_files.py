@@ -24,9 +24,9 @@ import numpy.typing as npt
 
 from snailps.abi.quota import cores
 from snailps.data._float_text import read_word_lines, word_lines
-from snailps.data.atomic import atomic_file
 from snailps.data.in_order import in_order
 from snailps.errors import ModelFileError, shown_bytes
+from snailps.files.atomic import atomic_file
 from snailps.vectors.fasttext_bin import check_words, checked_chunks
 from snailps.vectors.opening import first_bytes
 

@@ -21,8 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snailps.data.elements import column_of, decoded
-from snailps.data.file_kinds import READ_BYTES
 from snailps.errors import DataError
+from snailps.files.file_kinds import READ_BYTES
 from snailps.vectors.words import to_bytes
 
 PIECE_BYTES = 1 << 17

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from snailps.data.extras import optional_module
+from snailps.files.extras import optional_module
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

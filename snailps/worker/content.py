@@ -13,9 +13,10 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from snailps.api.block import BlockContent
-from snailps.data.blocks import HEAD, Place, Unit, read_head
-from snailps.data.driver_files import is_driver_file
-from snailps.data.joined import (
+from snailps.errors import DataError
+from snailps.files.blocks import HEAD, Place, Unit, read_head
+from snailps.files.driver_files import is_driver_file
+from snailps.files.joined import (
     Range,
     Text,
     TextParts,
@@ -24,8 +25,7 @@ from snailps.data.joined import (
     read_text,
     texts_of,
 )
-from snailps.data.scratch import Scratch
-from snailps.errors import DataError
+from snailps.files.scratch import Scratch
 from snailps.pieces import Layout, Piece
 
 Fetch = Callable[[DataError, str, int], bytes]

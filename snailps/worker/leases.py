@@ -20,8 +20,8 @@ from snailps.api.block import BlockContent
 from snailps.api.rotation import Checkouts, NoCheckouts
 from snailps.api.traits import Cut, Rotated, trait_of
 from snailps.api.worker import Block
-from snailps.data.scratch import Scratch
 from snailps.errors import DataError
+from snailps.files.scratch import Scratch
 from snailps.transport import messages
 from snailps.transport.client._client import Pending
 from snailps.transport.messages.terms import ChunkBlock, Partition

@@ -34,8 +34,6 @@ from snailps.api.traits import (
 from snailps.api.wire_choice import WireChoice
 from snailps.api.worker import Worker, load_class
 from snailps.config import RawConfig, WorkerSettings
-from snailps.data.scratch import Scratch
-from snailps.data.table_copies import TableCopies
 from snailps.errors import (
     EXIT_OK,
     FAILURES,
@@ -43,6 +41,7 @@ from snailps.errors import (
     ProtocolError,
     own_lines,
 )
+from snailps.files.scratch import Scratch
 from snailps.node.checks import look_half_way, why_not_connected
 from snailps.node.driver_files import read_driver_files
 from snailps.node.limits import GRACE_S, Limits
@@ -276,7 +275,7 @@ class WorkerProcess(Node):
                 + "; ".join(conflicts)
                 + ". Set them at the master, or remove them here"
             )
-        tables = TableCopies(trait_of(cls, Cut).reading(settings))
+        tables = trait_of(cls, Cut).reading(settings)
         scratch = Scratch(settings.scratch_dir, settings.scratch_bytes, tables=tables)
         clocked = is_clocked(cls, settings)
         one_thread = clocked and not trait_of(cls, InRounds).rounds(settings)

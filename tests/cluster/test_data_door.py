@@ -50,9 +50,9 @@ from door_data import (
 
 import snailps
 from snailps import write_matrix
-from snailps.data import blocks
 from snailps.data.formats.table import TableFile
 from snailps.errors import DataError, SnailError
+from snailps.files import blocks
 from snailps.vectors.label_files import read_texts
 
 pd, pl, pa = (pytest.importorskip(name) for name in ("pandas", "polars", "pyarrow"))

@@ -9,8 +9,8 @@ import threading
 import pytest
 from waiting import LIMIT_S, happens, joined
 
-from snailps.data import atomic
-from snailps.data.atomic import atomic_file
+from snailps.files import atomic
+from snailps.files.atomic import atomic_file
 from snailps.local.fork import may_fork
 
 SCRIPT = """

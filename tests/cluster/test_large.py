@@ -8,13 +8,13 @@ from shards import ADD, ZEROS, Shards
 from test_fewer_bytes import pull, push, u64
 
 from snailps.data._text import WordCounter
-from snailps.data.blocks import cut, expand, read_block
 from snailps.data.columns import columns_by_name
 from snailps.data.formats.table import open_table
-from snailps.data.reading import Reading
-from snailps.data.scratch import Scratch
 from snailps.data.table_files import text_of
 from snailps.data.vocabulary import Vocabulary
+from snailps.files.blocks import cut, expand, read_block
+from snailps.files.reading import Reading
+from snailps.files.scratch import Scratch
 
 
 def test_from_counter_wikipedia_in_blocks_has_published_counts(data_dir, tmp_path):

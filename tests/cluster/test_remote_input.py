@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from processes import LIMIT_S, SNAILPS, Cluster, Process, environment
 
-from snailps.data.scratch import Scratch
 from snailps.errors import DataError
+from snailps.files.scratch import Scratch
 
 pytest.importorskip("aiohttp", reason="fsspec reads http:// with it")
 LINES = 1000

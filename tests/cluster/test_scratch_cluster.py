@@ -5,8 +5,8 @@ import multiprocessing
 from test_scratch import TEXT, pack
 from waiting import LIMIT_S, until
 
-from snailps.data import scratch as module
-from snailps.data.scratch import Scratch
+from snailps.files import scratch as module
+from snailps.files.scratch import Scratch
 
 
 def _unpack_in_child(folder, path, barrier, results):

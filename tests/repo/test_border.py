@@ -19,29 +19,10 @@ NAMED = re.compile(r"(?<!b)[\"']snailps((?:\.\w+)+)")
 """A text that may name a module: ``snailps.`` and what follows it.  Bytes name a C capsule."""
 EXCEPTIONS = """
 api/block.py: api.rotation
-api/class_loading.py: models
 api/traits.py: api.range_passes
 api/traits.py: api.rotation
 api/traits.py: api.validation
-api/traits.py: data.reading
 api/worker.py: api.rotation
-config/addresses.py: models.word_vectors
-data/blocks.py: data.file_kinds
-data/blocks.py: data.lakes
-data/blocks.py: data.matrix_file
-data/blocks.py: data.partitions
-data/blocks.py: data.reading
-data/blocks.py: data.word_counts
-data/driver_files.py: data._matrix
-data/input_files.py: data.examples
-data/input_files.py: data.file_kinds
-data/input_files.py: data.held_out
-data/input_files.py: data.matrix_file
-data/joined.py: data._matrix
-data/scratch.py: data.partitions
-data/scratch.py: data.reading
-data/table_copies.py: data.reading
-data/unpacking.py: data.extras
 master/job/controller.py: api.range_passes
 master/job/controller.py: master.job.epoch_tests
 master/job/controller.py: master.job.inspection
@@ -66,7 +47,6 @@ store/checkpoint/_sections.pyx: store.core._retention
 store/tables.pyx: store.core._retention
 transport/client/_link.pyx: transport.client._product_batch
 transport/client/_pending.pyx: transport.client._product_batch
-vectors/model_file.py: data.file_kinds
 worker/leases.py: api.rotation
 worker/leases.py: worker.checkouts
 worker/training.py: worker.checkouts

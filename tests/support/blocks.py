@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from snailps.api.block import Block, BlockContent
-from snailps.data.joined import Text
+from snailps.files.joined import Text
 from snailps.pieces import Piece
 
 

@@ -20,11 +20,11 @@ from snailps.api.traits import Cut, trait_of
 from snailps.api.wire_choice import WireChoice
 from snailps.api.worker import Block
 from snailps.config import RawConfig, to_mapping
-from snailps.data.blocks import HEAD
 from snailps.data.examples import ExampleReader
 from snailps.data.spool import Spooled
 from snailps.estimators import base
 from snailps.estimators.jobs import Finished, packed_table
+from snailps.files.blocks import HEAD
 from snailps.local.setting_texts import setting_texts
 from snailps.master.job.job import Job
 from snailps.models import CLASSES

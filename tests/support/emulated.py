@@ -25,9 +25,8 @@ from snailps.api.traits import Cut, Surveyed, trait_of
 from snailps.api.wire_choice import WireChoice
 from snailps.api.worker import Block, Worker
 from snailps.config import RawConfig
-from snailps.data.scratch import Scratch
-from snailps.data.table_copies import TableCopies
 from snailps.errors import ClusterError, WaitTimeout
+from snailps.files.scratch import Scratch
 from snailps.master.job.job import Job
 from snailps.master.leases.checkouts import NO_PART
 from snailps.models.block_trainer import BlockTrainer
@@ -294,7 +293,7 @@ class _Training:
         self.scratch = Scratch(
             self.job.settings.scratch_dir,
             self.job.settings.scratch_bytes,
-            tables=TableCopies(trait_of(self.job.cls, Cut).reading(self.job.settings)),
+            tables=trait_of(self.job.cls, Cut).reading(self.job.settings),
         )
         self.clients = {number: cluster.client(number) for number in range(1, workers + 1)}
         declared = tables_of(self._model(1))

@@ -2,15 +2,14 @@
 
 from contextlib import contextmanager
 
-from snailps.data.blocks import expand
-from snailps.data.input_files import InputFiles
-from snailps.data.reading import Reading
-from snailps.data.scratch import Scratch
-from snailps.data.table_copies import TableCopies
+from snailps.files.blocks import expand
+from snailps.files.input_files import InputFiles
+from snailps.files.reading import Reading
+from snailps.files.scratch import Scratch
 
 
 @contextmanager
 def found(folder, *paths, reading=None):
-    tables = TableCopies(reading or Reading("text"))
+    tables = reading or Reading("text")
     with Scratch(str(folder / "scratch"), 0, tables=tables) as scratch:
         yield InputFiles(expand([str(path) for path in paths], scratch), scratch)

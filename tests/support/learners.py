@@ -21,9 +21,9 @@ import pytest
 
 import snailps
 from snailps.api.worker import load_class
-from snailps.data.matrix_file import read_header
 from snailps.estimators import base, mlp, sparse
 from snailps.estimators.jobs import Finished
+from snailps.files.matrix_file import read_header
 from snailps.models.mlp import MlpSettings
 from snailps.models.mlp.files import SavedNet
 from snailps.models.packed_tables import Packed

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from snailps import AccessMethod, JobSettings, Table, Worker, setting
 from snailps.api.concurrency import Concurrency
-from snailps.data.input_files import InputFiles
+from snailps.files.input_files import InputFiles
 
 Floats = NDArray[np.float32]
 FEATURES = 60

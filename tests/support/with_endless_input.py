@@ -6,7 +6,7 @@ from time import sleep
 from waiting import PAUSE_S
 
 from snailps.cli.entry import main
-from snailps.data import scratch
+from snailps.files import scratch
 
 
 def pieces_of(path):

@@ -12,7 +12,6 @@ from idx_files import CODES, idx_bytes, write_idx
 from twins.kernels import GOLDEN, MASK, mix64
 
 from snailps.abi.key_hash import order
-from snailps.data.array_archives import npy_header
 from snailps.data.array_files import (
     Labelled,
     is_array_file,
@@ -21,8 +20,9 @@ from snailps.data.array_files import (
     read_header,
 )
 from snailps.data.matrix_writer import write_matrix
-from snailps.data.scratch import Scratch
 from snailps.errors import DataError
+from snailps.files.array_archives import npy_header
+from snailps.files.scratch import Scratch
 
 
 @pytest.fixture

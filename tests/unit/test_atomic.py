@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from snailps import write_matrix
-from snailps.data import atomic
-from snailps.data.atomic import Unfinished, atomic_file, publish, unfinished_of
 from snailps.errors import ModelFileError, SnailError
+from snailps.files import atomic
+from snailps.files.atomic import Unfinished, atomic_file, publish, unfinished_of
 
 
 def write_model(path):

@@ -13,9 +13,12 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from scipy.sparse import csr_matrix
 
-from snailps.data import blocks
 from snailps.data._text import WordCounter
-from snailps.data.blocks import (
+from snailps.data.examples import ExampleReader, examples_of
+from snailps.data.matrix_writer import write_matrix
+from snailps.errors import DataError
+from snailps.files import blocks
+from snailps.files.blocks import (
     OF_FILTERS,
     STEP_BYTES,
     Source,
@@ -28,21 +31,16 @@ from snailps.data.blocks import (
     read_head,
     strands,
 )
-from snailps.data.examples import ExampleReader
-from snailps.data.file_kinds import SHOWING_BYTES, first_line_of
-from snailps.data.joined import (
+from snailps.files.file_kinds import SHOWING_BYTES, first_line_of
+from snailps.files.joined import (
     join,
     open_parts,
     place_in_text,
     read_text,
     texts_of,
 )
-from snailps.data.matrix_file import examples_of
-from snailps.data.matrix_writer import write_matrix
-from snailps.data.reading import Reading
-from snailps.data.scratch import Scratch
-from snailps.data.table_copies import TableCopies
-from snailps.errors import DataError
+from snailps.files.reading import Reading
+from snailps.files.scratch import Scratch
 from snailps.models.sparse.batch import BatchReader
 from snailps.pieces import JoinedFile, Piece
 
@@ -207,7 +205,7 @@ def test_read_block_of_a_file_that_shrinks_meanwhile_is_data_error(folder, scrat
 
 
 def test_read_block_unit_beyond_limit_is_data_error(folder, scratch, monkeypatch):
-    monkeypatch.setattr("snailps.data.blocks.UNIT_BYTES_MAX", STEP_BYTES)
+    monkeypatch.setattr("snailps.files.blocks.UNIT_BYTES_MAX", STEP_BYTES)
     path = write(folder / "binary.txt", b"x" * (3 * STEP_BYTES))
     with pytest.raises(DataError, match=r"no separator in 131,072 bytes.*is it text"):
         read_block(path, 0, 1, unit="word", scratch=scratch)
@@ -300,7 +298,7 @@ def test_byte_order_mark_of_a_text_is_warned_of(tree, caplog):
     write(tree / "x.txt", b"\xef\xbb\xbf__label__a text\n")
     for form in ("", "examples", "text"):
         with contextlib.closing(
-            Scratch(str(tree / form), 1 << 20, tables=TableCopies(Reading(form)))
+            Scratch(str(tree / form), 1 << 20, tables=Reading(form))
         ) as scratch:
             expand([str(tree / "x.txt"), str(tree / "a.txt")], scratch)
     (record,) = caplog.records

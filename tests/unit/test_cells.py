@@ -8,13 +8,13 @@ from itertools import pairwise
 import pytest
 
 from snailps.data._examples import RowReader, first_row, rows_end
-from snailps.data.blocks import read_block
 from snailps.data.columns import Column, Kind
 from snailps.data.examples import ExampleReader
 from snailps.data.formats import separated
 from snailps.data.formats.table import TableFile, open_table
-from snailps.data.scratch import Scratch
 from snailps.errors import DataError
+from snailps.files.blocks import read_block
+from snailps.files.scratch import Scratch
 
 PIECES = ("a", "7", "word", '"', '""', ",", " ", "\t", "\r", "\n", "\r\n", "ä", "x" * 9, "'", ";")
 

@@ -18,9 +18,9 @@ from snailps.config.fields import current_folder
 from snailps.config.files import read_conf
 from snailps.config.output import check_output
 from snailps.config.quoting import cut_comment, quote, split_list, unquote
-from snailps.data.atomic import atomic_file
-from snailps.data.blocks import files_of
 from snailps.errors import ConfigError, DataError
+from snailps.files.atomic import atomic_file
+from snailps.files.blocks import files_of
 
 
 @dataclass(frozen=True, slots=True)

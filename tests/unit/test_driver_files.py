@@ -13,12 +13,12 @@ import pytest
 from test_trust import SECRET, trust_of
 from waiting import run_all
 
-from snailps.data import driver_files
-from snailps.data.blocks import cut, expand, head_of, read_block
-from snailps.data.driver_files import DriverCopy, driver_path, is_driver_file, opened, size_of
 from snailps.data.matrix_writer import write_matrix
-from snailps.data.scratch import Scratch, open_input
 from snailps.errors import ConfigError, DataError, ProtocolError
+from snailps.files import driver_files
+from snailps.files.blocks import cut, expand, head_of, read_block
+from snailps.files.driver_files import DriverCopy, driver_path, is_driver_file, opened, size_of
+from snailps.files.scratch import Scratch, open_input
 from snailps.master.job.input import check_driver_files
 from snailps.node.driver_files import read_driver_files
 from snailps.transport.control import files as module

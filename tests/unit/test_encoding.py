@@ -13,13 +13,12 @@ from completing import completed
 import snailps
 from snailps import write_matrix
 from snailps.data._examples import Examples
-from snailps.data.blocks import expand
 from snailps.data.encoding import FARTHEST, LIMIT, Encoding
-from snailps.data.input_files import InputFiles
-from snailps.data.scratch import Scratch
-from snailps.data.table_copies import TableCopies
 from snailps.data.table_files import complete
 from snailps.errors import ConfigError, DataError
+from snailps.files.blocks import expand
+from snailps.files.input_files import InputFiles
+from snailps.files.scratch import Scratch
 from snailps.models.sparse import sample
 from snailps.models.sparse.batch import BIAS_KEY, batch_reader
 from snailps.models.sparse.fm import FactorizationMachine, FmSettings
@@ -51,7 +50,7 @@ def columns_of(keys, factors, centres=None):
 
 def encoded(settings, **options):
     """The settings with the encoding of their input."""
-    with Scratch("", 0, tables=TableCopies(settings.reading())) as scratch:
+    with Scratch("", 0, tables=settings.reading()) as scratch:
         files = InputFiles(expand(settings.input, scratch), scratch)
         return sample.encoded(settings, files, **{"has_constant": True} | options)
 

@@ -14,10 +14,10 @@ from snailps.data.elements import table_of
 from snailps.data.example_files import example_files
 from snailps.data.feature_rows import TableRows
 from snailps.data.formats.table import TableFile
-from snailps.data.matrix_file import Flags, read_header
 from snailps.data.matrix_sources import rows_source
 from snailps.data.matrix_writer import Draft
 from snailps.errors import DataError
+from snailps.files.matrix_file import Flags, read_header
 
 CSV = "a,b,city,y\n1,0,Rome,yes\n,2.5,,no\n3,4,Oslo,yes\n"
 NUMBERS = "a,b,y\n1,0,2\n-1,2.5,1.5\n3,4,-7\n"

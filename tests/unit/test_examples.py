@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from twins import sparse as twin
 
 from snailps.data._examples import EntryReader, Examples
-from snailps.data.blocks import Source, cut, expand, read_block
 from snailps.data.examples import ExampleReader
-from snailps.data.scratch import Scratch
 from snailps.errors import ConfigError, DataError
+from snailps.files.blocks import Source, cut, expand, read_block
+from snailps.files.scratch import Scratch
 
 NUMBERS = st.sampled_from(
     [b"1", b"0", b"-1", b"+1", b"0.5", b"-.25", b"3.", b"1e3", b"1E-3", b"1e+2", b"123456.789",

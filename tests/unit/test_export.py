@@ -11,14 +11,14 @@ from snailps.api.export_progress import ExportCancelled, ExportProgress
 from snailps.api.results import Results, write_tables
 from snailps.data.packed_words import PackedWords
 from snailps.data.vocabulary import Vocabulary
+from snailps.files import row_sorter
+from snailps.files.model_file import write_model
 from snailps.models import text_model
 from snailps.models.sparse import export as sparse_export
 from snailps.models.sparse.batch import BIAS_KEY
 from snailps.models.sparse.linear import Linear, LinearSettings
 from snailps.models.word_vectors.export import write_files
 from snailps.models.word_vectors.settings import WordVectorSettings
-from snailps.vectors import row_sorter
-from snailps.vectors.model_file import write_model
 
 PIECES, PIECE_ROWS, DIM = 32, 1_500, 16
 BOUND = 2 << 20  # with 1 MB of the file

@@ -10,12 +10,11 @@ import zipfile
 import numpy as np
 import pytest
 
-from snailps.data.blocks import expand, head_of
-from snailps.data.file_kinds import HEAD_BYTES, content_name, refuse_foreign, refuse_header
-from snailps.data.reading import Reading
-from snailps.data.scratch import Scratch
-from snailps.data.table_copies import TableCopies
 from snailps.errors import DataError
+from snailps.files.blocks import expand, head_of
+from snailps.files.file_kinds import HEAD_BYTES, content_name, refuse_foreign
+from snailps.files.reading import Reading
+from snailps.files.scratch import Scratch
 
 
 def zipped() -> bytes:
@@ -125,9 +124,7 @@ def test_csv_with_names_of_columns_is_no_text_unless_one_is_named(tmp_path):
     file.write_bytes(b'\xef\xbb\xbf"text",stars\r\n"good, very",5\r\n')
 
     def opened(reading):
-        return expand(
-            [str(file)], Scratch(str(tmp_path / "scratch"), 1 << 20, tables=TableCopies(reading))
-        )
+        return expand([str(file)], Scratch(str(tmp_path / "scratch"), 1 << 20, tables=reading))
 
     with pytest.raises(DataError, match=r"reviews\.csv has names of columns .*column='text'"):
         opened(Reading("text"))
@@ -144,7 +141,7 @@ def test_csv_with_names_of_columns_is_no_text_unless_one_is_named(tmp_path):
     ],
 )  # fmt: skip
 def test_text_with_commas_is_no_table(name, text):
-    refuse_header(text.encode(), name)
+    Reading("text").refuse_header(text.encode(), name)
 
 
 def test_sqlite_as_it_writes(tmp_path):
@@ -176,6 +173,6 @@ def test_expand_refuses_arrays_for_models_of_text(tmp_path):
     path = tmp_path / "x.npy"
     path.write_bytes(saved(np.zeros(3)))
     assert expand([str(path)], Scratch(str(tmp_path / "scratch"), 0))
-    text = Scratch(str(tmp_path / "scratch"), 0, tables=TableCopies(Reading("text")))
+    text = Scratch(str(tmp_path / "scratch"), 0, tables=Reading("text"))
     with pytest.raises(DataError, match="a NumPy array: a model of text needs text"):
         expand([str(path)], text)

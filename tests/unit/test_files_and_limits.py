@@ -10,8 +10,8 @@ from snailps import cluster, connect, quantize
 from snailps.config import JobSettings, RawConfig
 from snailps.config.files import read_conf
 from snailps.config.output import make_folder, refuse_sources
-from snailps.data.blocks import files_of
 from snailps.errors import ConfigError, DataError
+from snailps.files.blocks import files_of
 from snailps.master.job.job import Job
 from snailps.master.takeover import check_results, named_sources
 from snailps.models import CLASSES

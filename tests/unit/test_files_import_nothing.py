@@ -25,10 +25,11 @@ from snailps.cli import checkpoint as checkpoint_cli
 from snailps.cli import jobs
 from snailps.data.array_files import read_array
 from snailps.data.example_files import example_files
-from snailps.data.scratch import Scratch
 from snailps.data.vocabulary import Vocabulary
 from snailps.errors import ConfigError, SnailError
 from snailps.estimators.loading import load
+from snailps.files.model_file import header_of, write_model
+from snailps.files.scratch import Scratch
 from snailps.local.offline_export import CheckpointSource, export, open_results
 from snailps.local.session_tables import ClusterSource
 from snailps.master.effects import Fact
@@ -46,7 +47,6 @@ from snailps.serving.row_reader import RowReader
 from snailps.store.checkpoint.folder import CheckpointFolder, verify, write_course
 from snailps.store.checkpoint.manifest import Manifest
 from snailps.vectors.evaluate import evaluate_analogies
-from snailps.vectors.model_file import header_of, write_model
 from snailps.vectors.query import Vectors
 
 NAME = "evil:Any"

@@ -15,9 +15,9 @@ import pytest
 
 import snailps
 from snailps.cli.filter import command
-from snailps.data.atomic import Unfinished
 from snailps.data.formats.table import TableFile
 from snailps.errors import ConfigError, DataError, ModelWriteError
+from snailps.files.atomic import Unfinished
 from snailps.filtering import job as filter_job
 from snailps.filtering import kept_scores, tasks
 from snailps.filtering.kept_scores import ScoreWriter

@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 from door import reached
 
-from snailps.data import lakes
-from snailps.data.blocks import files_of
 from snailps.data.columns import Kind, columns_by_name
 from snailps.data.formats.table import open_table
-from snailps.data.partitions import columns_of_folders
 from snailps.data.table_files import complete, label_kind, read_rows
 from snailps.errors import ConfigError, DataError
 from snailps.estimators.files import matrix_of_files
+from snailps.files import lakes
+from snailps.files.blocks import files_of
+from snailps.files.partitions import columns_of_folders
 
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")

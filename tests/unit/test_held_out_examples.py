@@ -9,14 +9,15 @@ from connected import block_of, connected, flush, in_order, results_of, train
 
 from snailps.config import RawConfig
 from snailps.data._text import hashes_of_rows
-from snailps.data.blocks import expand
 from snailps.data.encoding import Encoding
-from snailps.data.examples import ExampleReader
+from snailps.data.examples import ExampleReader, entries_in
 from snailps.data.held_out import HeldOut, Side
-from snailps.data.input_files import InputFiles
 from snailps.data.matrix_writer import write_matrix
-from snailps.data.scratch import Scratch
 from snailps.errors import ConfigError, DataError
+from snailps.files.blocks import expand
+from snailps.files.input_files import InputFiles
+from snailps.files.model_file import model_settings, write_model
+from snailps.files.scratch import Scratch
 from snailps.master.job.job import Job
 from snailps.models.packed_tables import state_names
 from snailps.models.sparse import evaluate
@@ -25,7 +26,6 @@ from snailps.models.sparse.linear import Linear, LinearSettings
 from snailps.models.sparse.net import Net
 from snailps.models.sparse.settings import SparseSettings
 from snailps.models.sparse.warm_start import adopt
-from snailps.vectors.model_file import model_settings, write_model
 
 SPLIT = HeldOut.of(0.3, 4)
 TRAINED, HELD = Side(SPLIT), Side(SPLIT, is_held=True)
@@ -201,7 +201,7 @@ def test_the_sample_is_one_of_trained_examples(tmp_path, is_matrix):
 
 
 def test_numbers_by_which_epochs_are_chosen_are_those_of_trained_rows(tmp_path, monkeypatch):
-    monkeypatch.setattr("snailps.data.input_files.ROWS_BYTES", 1000)  # several pieces
+    monkeypatch.setattr("snailps.data.examples.ROWS_BYTES", 1000)  # several pieces
     path = tmp_path / "m.mx"
     dense = np.random.default_rng(0).normal(size=(300, 4)).astype(np.float32)
     write_matrix(path, dense, np.arange(300) % 2)
@@ -209,10 +209,10 @@ def test_numbers_by_which_epochs_are_chosen_are_those_of_trained_rows(tmp_path, 
     assert 150 < rows < 270
     with Scratch(str(tmp_path / "scratch"), 1 << 30) as scratch:
         files = InputFiles(expand((str(path),), scratch), scratch)
-        assert files.numbers(ExampleReader(), 10**6) == 300 * 5
-        assert files.numbers(ExampleReader(side=TRAINED), 10**6) == rows * 5
-        assert files.numbers(ExampleReader(side=HELD), 10**6) == (300 - rows) * 5
-        assert files.numbers(ExampleReader(side=TRAINED), 100) == 100
+        assert entries_in(files, ExampleReader(), 10**6) == 300 * 5
+        assert entries_in(files, ExampleReader(side=TRAINED), 10**6) == rows * 5
+        assert entries_in(files, ExampleReader(side=HELD), 10**6) == (300 - rows) * 5
+        assert entries_in(files, ExampleReader(side=TRAINED), 100) == 100
 
 
 def test_all_lines_held_out_are_refused(tmp_path):

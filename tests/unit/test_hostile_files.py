@@ -14,11 +14,11 @@ import pytest
 import snailps
 from snailps.data.array_files import read_array
 from snailps.data.example_files import example_files
-from snailps.data.matrix_file import HEADER_BYTES, Flags, Header
-from snailps.data.scratch import Scratch
 from snailps.data.vocabulary import Vocabulary
 from snailps.errors import CheckpointError, DataError, ModelFileError, SnailError
 from snailps.estimators.loading import load
+from snailps.files.matrix_file import HEADER_BYTES, Flags, Header
+from snailps.files.scratch import Scratch
 from snailps.master.job.state import unpack
 from snailps.models.mlp import files as nets
 from snailps.models.packed_tables import read_packed

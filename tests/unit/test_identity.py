@@ -9,9 +9,9 @@ import pytest
 
 from snailps.errors import ModelFileError
 from snailps.estimators.loading import fitted_of
+from snailps.files.model_file import header_of
 from snailps.vectors.files import identify, load
 from snailps.vectors.label_prediction import LabelModel
-from snailps.vectors.model_file import header_of
 from snailps.vectors.opening import identify_folder
 from snailps.vectors.saving import write_npz
 

@@ -39,7 +39,7 @@ LEAVES = {
     "_version",
     "abi",
 }
-NUMERIC = {*LEAVES, "config", "kernels", *BUILDS, "data", "vectors"}
+NUMERIC = {*LEAVES, "config", "files", "kernels", *BUILDS, "data", "vectors"}
 PLANES = {*NUMERIC, "transport", "store"}
 ALLOWED = {
     **{leaf: set() for leaf in LEAVES},
@@ -51,8 +51,9 @@ ALLOWED = {
     "config": {*LEAVES},
     "kernels": {*LEAVES, *BUILDS},
     "_kernel_probes": {*LEAVES, "kernels"},  # for tests: nothing of the package imports it
-    "data": {*LEAVES, "config", "kernels", *BUILDS},
-    "vectors": {*LEAVES, "config", "kernels", *BUILDS, "data"},
+    "files": {*LEAVES, "config"},
+    "data": {*LEAVES, "config", "files", "kernels", *BUILDS},
+    "vectors": {*LEAVES, "config", "files", "kernels", *BUILDS, "data"},
     # Texts that classifiers keep.
     "filtering": {*NUMERIC, "api"},
     "transport": {*LEAVES, "config"},
@@ -92,7 +93,7 @@ LAYERS = [
     {"outward"},
     {"dataclass", "earlier_names", "errors"},
     {"pieces", "pointers", "registry"},
-    {"config", "abi", "data", "kernels", "vectors"},
+    {"config", "abi", "data", "files", "kernels", "vectors"},
     {"transport", "store"},
     {"api"},
     {"shard", "node"},
@@ -120,6 +121,7 @@ DENIED = {
     "kernels": SOCKETS | TIME | THREADS,
     "store": SOCKETS,
     "data": SOCKETS,
+    "files": SOCKETS,
     "vectors": SOCKETS,
     "models": SOCKETS,
     "api": SOCKETS,
@@ -155,8 +157,8 @@ INNER = {
 # What the master's core may use beside its own parts: values and words, nothing that does anything.
 CORE_USES = {
     "dataclass", "registry", "outward", "pieces",
-    "_version", "abi.key_hash", "abi.loops", "errors", "config", "data.array_archives",
-    "data.blocks", "transport.messages",
+    "_version", "abi.key_hash", "abi.loops", "errors", "config", "files.array_archives",
+    "files.blocks", "transport.messages",
     "transport.frame", "transport.control.encoded", "store.route", "store.checkpoint.manifest",
     "node.effects", "node.limits", "node.phrases", "node.status", "api.tables", "api.worker",
     "api.concurrency", "api.passes", "api.results", "api.export_progress", "api.traits",

@@ -23,9 +23,9 @@ from snailps.api.range_passes import RangePasses
 from snailps.api.worker import Worker
 from snailps.config import JobSettings, RawConfig, setting
 from snailps.config.settings import MasterSettings
-from snailps.data.input_files import InputFiles
 from snailps.data.name_columns import NameCounts
 from snailps.errors import ClusterError, ConfigError, DataError, MisuseError, ProtocolError
+from snailps.files.input_files import InputFiles
 from snailps.master.job.job import Job
 from snailps.master.job.loss_watch import LossWatch
 from snailps.master.job.metrics import FLAT_EPOCHS, RATE_WINDOW_S

@@ -15,9 +15,9 @@ from typer.testing import CliRunner
 
 from snailps.cli.labelling import LinesProgress
 from snailps.cli.main import app_for
-from snailps.data import file_kinds
 from snailps.data._float_text import label_lines
 from snailps.errors import DataError
+from snailps.files import file_kinds
 from snailps.vectors.fasttext_bin import BinHeader, write_bin
 from snailps.vectors.label_files import LabelWriter, read_texts
 from snailps.vectors.label_prediction import LabelModel

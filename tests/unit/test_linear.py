@@ -14,10 +14,10 @@ from twins import linear as twin
 from snailps.config import RawConfig
 from snailps.data._admission import Admitted
 from snailps.data.encoding import Encoding
-from snailps.data.joined import open_parts
 from snailps.data.matrix_writer import write_matrix
-from snailps.data.scratch import Scratch
 from snailps.errors import ConfigError, DataError, ModelFileError
+from snailps.files.joined import open_parts
+from snailps.files.scratch import Scratch
 from snailps.models.copied_rows import CopiedRows
 from snailps.models.packed_tables import Packed, write_packed
 from snailps.models.sparse.batch import BIAS_KEY, TABLE

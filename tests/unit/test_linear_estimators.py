@@ -22,13 +22,9 @@ from snailps.api.worker import load_class
 from snailps.cli.model_kinds import judge_examples
 from snailps.data._examples import hash_bytes
 from snailps.data._text import hashes_of_rows
-from snailps.data.blocks import Source
 from snailps.data.encoding import Encoding
 from snailps.data.feature_rows import DictRows
 from snailps.data.held_out import HeldOut
-from snailps.data.input_files import InputFiles
-from snailps.data.matrix_file import read_header
-from snailps.data.scratch import Scratch
 from snailps.errors import (
     ConfigError,
     DataError,
@@ -40,6 +36,11 @@ from snailps.errors import (
 from snailps.estimators import base, mlp, sparse
 from snailps.estimators.jobs import Finished
 from snailps.estimators.validation import numbered
+from snailps.files.blocks import Source
+from snailps.files.input_files import InputFiles
+from snailps.files.matrix_file import read_header
+from snailps.files.model_file import header_of, settings_of
+from snailps.files.scratch import Scratch
 from snailps.models.class_weights import balanced
 from snailps.models.mlp import MlpSettings
 from snailps.models.mlp.files import SavedNet
@@ -59,7 +60,6 @@ from snailps.models.sparse.export import SavedModel, read_npz, write_saved
 from snailps.models.sparse.fm import FactorizationMachine, FmSettings
 from snailps.models.sparse.linear import Linear, LinearSettings
 from snailps.models.sparse.settings import SparseSettings
-from snailps.vectors.model_file import header_of, settings_of
 
 with contextlib.suppress(ImportError):  # which takes longer than a test may
     import pyarrow  # noqa: F401

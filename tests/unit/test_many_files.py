@@ -5,8 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from snailps.data.blocks import Source
-from snailps.data.joined import Joined
+from snailps.files.blocks import Source
+from snailps.files.joined import Joined
 from snailps.pieces import FILES_MAX, Layout, Piece
 from snailps.transport import messages
 

@@ -9,19 +9,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from snailps.data.blocks import Source, cut, expand, head_of, place_in_file, read_block
-from snailps.data.examples import ExampleReader
-from snailps.data.matrix_file import (
+from snailps.data.examples import ExampleReader, examples_of
+from snailps.errors import DataError
+from snailps.files.blocks import Source, cut, expand, head_of, place_in_file, read_block
+from snailps.files.matrix_file import (
     HEADER_BYTES,
     MAGIC,
     Flags,
     Header,
     even_rows,
-    examples_of,
     read_header,
 )
-from snailps.data.scratch import Scratch
-from snailps.errors import DataError
+from snailps.files.scratch import Scratch
 
 KINDS = [
     Flags(0),

@@ -16,18 +16,17 @@ from snailps.data import feature_rows, matrix_sources, matrix_writer
 from snailps.data._examples import RowReader, hash_bytes
 from snailps.data.columns import Column, Kind
 from snailps.data.example_files import example_files
-from snailps.data.examples import ExampleReader
+from snailps.data.examples import ExampleReader, examples_of
 from snailps.data.feature_rows import dense_piece
-from snailps.data.matrix_file import (
-    Flags,
-    Header,
-    examples_of,
-    read_header,
-    read_matrix_block,
-)
 from snailps.data.matrix_sources import rows_source
 from snailps.data.matrix_writer import spool_matrix, spool_rows, write_matrix
 from snailps.errors import DataError
+from snailps.files.matrix_file import (
+    Flags,
+    Header,
+    read_header,
+    read_matrix_block,
+)
 
 FLOAT_TYPES = ["f4", "f8", "i8", "u1", "?"]
 

@@ -15,8 +15,8 @@ from snailps.abi.key_hash import order
 from snailps.api.wire_choice import WireChoice
 from snailps.api.worker import Results
 from snailps.config import JobSettings
-from snailps.data.blocks import Source
 from snailps.errors import ConfigError, DataError, ModelFileError, NotFinite
+from snailps.files.blocks import Source
 from snailps.master.job.input import JobInput
 from snailps.models.mlp import Mlp, MlpSettings, files, read_npz
 from snailps.models.mlp.model import figures_of_test, trained_steps

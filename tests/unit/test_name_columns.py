@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 from snailps.data._text import NameTable
-from snailps.data.blocks import read_block, read_head
-from snailps.data.driver_files import PREFIX, is_driver_file
 from snailps.data.name_columns import NameColumns, NameCounts, Names, Values
 from snailps.data.packed_words import PackedWords
-from snailps.data.scratch import Scratch
 from snailps.errors import DataError
+from snailps.files.blocks import read_block, read_head
+from snailps.files.driver_files import PREFIX, is_driver_file
+from snailps.files.scratch import Scratch
 
 TRIPLES = NameColumns(("head", "relation", "tail"))
 RATINGS = NameColumns(("user", "item"), valued=True)

@@ -10,11 +10,11 @@ from test_checkpoint_files import FRAG_NUM, LIFE, make_store, write_store
 
 from snailps import JobSettings, Table
 from snailps.api.results import Results
+from snailps.files import row_sorter
 from snailps.local import offline_export
 from snailps.local.offline_export import StoredTables, settings_of_checkpoint
 from snailps.models import CLASSES
 from snailps.store.checkpoint.shard_file import ShardFile
-from snailps.vectors import row_sorter
 
 DECLARED = {
     1: Table("a", 16),

@@ -13,8 +13,8 @@ import pytest
 from snailps.cli import common, entry, json_lines
 from snailps.cli.options import command_line
 from snailps.config import RawConfig
-from snailps.data.blocks import Source
 from snailps.errors import DataError, RemoteError
+from snailps.files.blocks import Source
 from snailps.filtering import job as filter_job
 from snailps.filtering import kept_scores
 from snailps.filtering.job import FilterJob

@@ -8,8 +8,8 @@ import pytest
 from master_world import Files, World
 from test_session_takeover import Unusable, formed, saved
 
-from snailps.data.atomic import check_target, write_error
 from snailps.errors import CheckpointError, ClusterError, ModelWriteError, is_full
+from snailps.files.atomic import check_target, write_error
 from snailps.master import events
 from snailps.master.phases import ClusterPhase, JobPhase
 from snailps.master.room_wait import AGAIN_S

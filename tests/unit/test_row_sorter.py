@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from snailps.errors import ModelFileError
-from snailps.vectors import row_sorter
-from snailps.vectors.row_sorter import RowSorter
+from snailps.files import row_sorter
+from snailps.files.row_sorter import RowSorter
 
 
 @pytest.fixture

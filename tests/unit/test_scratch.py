@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from snailps.data import driver_files
-from snailps.data import scratch as module
-from snailps.data.host_cache import HostCache, default_folder
-from snailps.data.scratch import Scratch, release_whole, whole_file
 from snailps.errors import DataError, WaitTimeout
+from snailps.files import driver_files
+from snailps.files import scratch as module
+from snailps.files.host_cache import HostCache, default_folder
+from snailps.files.scratch import Scratch, release_whole, whole_file
 
 Usage = namedtuple("Usage", "total used free")
 TEXT = b"some words to pack\n" * 1000

@@ -8,8 +8,8 @@ import pytest
 from snailps import write_matrix
 from snailps.data._admission import Admission, Admitted
 from snailps.data.examples import ExampleReader
-from snailps.data.joined import Text
 from snailps.errors import DataError
+from snailps.files.joined import Text
 from snailps.models.sparse import batch
 from snailps.models.sparse.batch import BIAS_KEY, BatchReader, joined
 from snailps.pieces import Piece

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from snailps.data import spool as module
 from snailps.data.elements import elements_of
-from snailps.data.scratch import Scratch
 from snailps.data.spool import spool_text
 from snailps.errors import DataError
+from snailps.files.scratch import Scratch
 
 SENTENCES = ["the cat sat", "on the mat", "", "Åse ate 魚"]
 LISTS = [sentence.split() for sentence in SENTENCES]

@@ -10,9 +10,9 @@ import pytest
 from snailps import Table
 from snailps.api.export_progress import ExportCancelled, ExportProgress
 from snailps.errors import ConfigError, MisuseError
+from snailps.files import row_sorter
 from snailps.local import table_export
 from snailps.local.table_export import FORMATS, export_tables, files_of
-from snailps.vectors import row_sorter
 from snailps.vectors.safetensors import Array, write_safetensors
 
 safetensors = pytest.importorskip("safetensors.numpy", reason="safetensors is not installed")

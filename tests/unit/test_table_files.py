@@ -14,17 +14,17 @@ from snailps.cli import train
 from snailps.config import RawConfig
 from snailps.data import table_files
 from snailps.data._examples import hash_bytes
-from snailps.data.blocks import cut, expand, read_block
 from snailps.data.columns import columns_by_name, declaration_of
 from snailps.data.encoding import Encoding
 from snailps.data.examples import ExampleReader
-from snailps.data.formats import format_of, separated
+from snailps.data.formats import separated
 from snailps.data.formats.table import TableFile, open_table
-from snailps.data.reading import Reading
-from snailps.data.scratch import Scratch
-from snailps.data.table_copies import TableCopies
 from snailps.data.table_files import check_table, complete, read_rows, text_of
 from snailps.errors import ConfigError, DataError
+from snailps.files.blocks import cut, expand, read_block
+from snailps.files.formats import format_of
+from snailps.files.reading import Reading
+from snailps.files.scratch import Scratch
 from snailps.models.classifier import ClassifierSettings
 from snailps.models.sparse.evaluate import with_columns, with_names
 from snailps.models.sparse.linear import LinearSettings
@@ -84,7 +84,7 @@ def scratch_of(tmp_path):
     made = []
 
     def make(reading):
-        made.append(Scratch(str(tmp_path / "scratch"), 1 << 24, tables=TableCopies(reading)))
+        made.append(Scratch(str(tmp_path / "scratch"), 1 << 24, tables=reading))
         return made[-1]
 
     yield make
@@ -269,7 +269,7 @@ def test_copy_of_packed_parquet_counts_and_goes(tmp_path, scratch_of):
     reading = Reading("text", column="note")
     copy = scratch_of(reading).local(path)
     assert {file.name for file in copy.parent.iterdir()} == {copy.name}
-    small = Scratch(str(tmp_path / "other"), 100, tables=TableCopies(reading))
+    small = Scratch(str(tmp_path / "other"), 100, tables=reading)
     with pytest.raises(DataError, match="its content"):
         small.local(path)
     assert {file.name for file in (tmp_path / "other").iterdir()} == set()
@@ -540,7 +540,7 @@ def test_damaged_packed_json_lines_of_examples_are_data_error(tmp_path, data):
     with pytest.raises(DataError, match="cannot unpack"):
         check_table(str(tmp_path / "x.jsonl.gz"), reading)
     with (
-        Scratch(str(tmp_path / "scratch"), 0, tables=TableCopies(reading)) as scratch,
+        Scratch(str(tmp_path / "scratch"), 0, tables=reading) as scratch,
         pytest.raises(DataError, match="cannot unpack"),
     ):
         scratch.local(str(tmp_path / "x.jsonl.gz"))

@@ -11,11 +11,13 @@ import pytest
 
 import snailps
 from snailps.config.files import read_conf
-from snailps.data import unpacking
-from snailps.data.blocks import expand, read_block
-from snailps.data.extras import optional_module
-from snailps.data.scratch import Scratch
-from snailps.data.unpacking import (
+from snailps.errors import ConfigError, DataError, ModelFileError
+from snailps.files import unpacking
+from snailps.files.blocks import expand, read_block
+from snailps.files.extras import optional_module
+from snailps.files.model_file import ModelFile
+from snailps.files.scratch import Scratch
+from snailps.files.unpacking import (
     bare_name,
     files_of_url,
     is_url,
@@ -24,9 +26,7 @@ from snailps.data.unpacking import (
     pieces_of,
     version_of,
 )
-from snailps.errors import ConfigError, DataError, ModelFileError
 from snailps.vectors.fasttext_bin import read_header
-from snailps.vectors.model_file import ModelFile
 
 TEXT = b"some words to pack\n" * 5000
 PACK = {".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress}

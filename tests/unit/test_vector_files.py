@@ -10,8 +10,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from snailps.data.atomic import atomic_file, human_bytes
 from snailps.errors import ModelFileError
+from snailps.files.atomic import atomic_file, human_bytes
 from snailps.models.packed_tables import opened, read_packed
 from snailps.models.word_vectors.settings import WordVectorSettings as Settings
 from snailps.vectors.fasttext_bin import BinHeader, write_bin

@@ -11,9 +11,9 @@ import official_fasttext
 import pytest
 
 import snailps
-from snailps.data import extras
 from snailps.errors import ConfigError, DataError, ModelFileError, UnknownWord
 from snailps.estimators import loading
+from snailps.files import extras
 from snailps.vectors import query
 from snailps.vectors.files import load
 from snailps.vectors.query import Vectors

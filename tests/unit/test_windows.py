@@ -8,8 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from snailps.data.blocks import Source, expand
-from snailps.data.scratch import Scratch
 from snailps.data.windows import (
     PIECE_BYTES,
     Batcher,
@@ -20,6 +18,8 @@ from snailps.data.windows import (
     share_of_input,
 )
 from snailps.errors import DataError
+from snailps.files.blocks import Source, expand
+from snailps.files.scratch import Scratch
 
 TEXT = (
     b"Call me Ishmael. Some years ago--never mind how long precisely--\nhaving little or no money"

@@ -7,10 +7,10 @@ import os
 import numpy as np
 import pytest
 
-from snailps.data import write_behind
-from snailps.data.atomic import atomic_file
-from snailps.data.write_behind import WriteBehind
 from snailps.errors import ModelFileError
+from snailps.files import write_behind
+from snailps.files.atomic import atomic_file
+from snailps.files.write_behind import WriteBehind
 
 PIECE = 8192
 

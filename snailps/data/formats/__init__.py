@@ -1,49 +1,7 @@
-"""File formats that have rows: the table of them all; each is a module of this package.
+"""File formats that have rows: each is a module of this package.
 
-    path -> format_of -> the name of its format, by its ending
-
-To add a format, write a module whose `File` is a `TableFile` (table.py) and add a row here: then
-training, fit, predict and evaluation read it, and filter does if it has a `target`.  A format's
-module is imported when its first file is opened, so that a job without tables starts without
-pyarrow.
+To add a format, write a module whose `File` is a `TableFile` (table.py) and add a row to the table
+of them all, `files/formats.py`: then training, fit, predict and evaluation read it, and filter does
+if it has a `target`.  A format's module is imported when its first file is opened, so that a job
+without tables starts without pyarrow.
 """
-
-from __future__ import annotations
-
-from pathlib import Path
-from typing import NamedTuple
-
-from snailps.data.unpacking import bare_name
-
-
-class Format(NamedTuple):
-    """A format; `said`: what a message calls its files where text is expected, if not the name."""
-
-    name: str
-    title: str
-    endings: tuple[str, ...]
-    module: str
-    said: str = ""
-
-
-_ARROW = (".arrow", ".feather", ".arrows", ".ipc")
-FORMATS = {
-    format.name: format
-    for format in (
-        Format("parquet", "Parquet", (".parquet", ".parq"), "parquet", "is a Parquet file"),
-        Format("arrow", "Arrow", _ARROW, "arrow", "is an Arrow file"),
-        Format("orc", "ORC", (".orc",), "orc", "is an ORC file"),
-        Format("jsonl", "JSON lines", (".jsonl", ".ndjson"), "json_lines", "has JSON lines"),
-        Format("csv", "CSV", (".csv",), "separated"),
-        Format("tsv", "TSV", (".tsv",), "separated"),
-    )
-}
-_BY_ENDING = {ending: format.name for format in FORMATS.values() for ending in format.endings}
-*_FIRST, _LAST = (ending for format in FORMATS.values() for ending in format.endings[:2])
-ENDINGS = f"{', '.join(_FIRST)} or {_LAST}, packed or not"
-"""The usual file endings, for messages."""
-
-
-def format_of(path: str) -> str | None:
-    """The format of a table, by its file ending (.gz and the like apart); None: no table."""
-    return _BY_ENDING.get(Path(bare_name(path)).suffix)

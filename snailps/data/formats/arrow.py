@@ -9,11 +9,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import IO, Any
 
-from snailps.data.extras import optional_module
-from snailps.data.file_kinds import HEAD_BYTES, refuse_foreign
 from snailps.data.formats.arrow_table import ArrowTable, ArrowTarget, arrow_module, schema_with
 from snailps.data.formats.table import Target
-from snailps.data.unpacking import open_content
+from snailps.files.extras import optional_module
+from snailps.files.file_kinds import HEAD_BYTES, refuse_foreign
+from snailps.files.unpacking import open_content
 
 _BEGIN_BYTES = 8
 """Bytes of an Arrow file before its first message: the magic and two of padding."""

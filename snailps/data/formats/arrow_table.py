@@ -22,11 +22,11 @@ from numpy.typing import NDArray
 
 from snailps.data.columns import Kind
 from snailps.data.elements import ARROW_CODES, ARROW_NUMBER, decoded, table_of
-from snailps.data.extras import optional_module
 from snailps.data.formats.table import RowBatch, TableFile, Target, table_errors
-from snailps.data.host_cache import Make
-from snailps.data.unpacking import is_sequential
 from snailps.errors import DataError
+from snailps.files.extras import optional_module
+from snailps.files.host_cache import Make
+from snailps.files.unpacking import is_sequential
 
 GROUP_BYTES = 64 << 20
 """Bytes of rows, as they are in memory, written together: a row group of Parquet, say."""

@@ -19,11 +19,11 @@ from numpy.typing import NDArray
 
 from snailps.data.columns import Kind
 from snailps.data.elements import NUMBERS, ListColumn, a_kind, is_missing
-from snailps.data.file_kinds import BOM, READ_BYTES, whole_lines
 from snailps.data.formats.lines import LineTarget
 from snailps.data.formats.table import CODEC, RowBatch, TableFile, Target
-from snailps.data.host_cache import Make
 from snailps.errors import ConfigError, DataError
+from snailps.files.file_kinds import BOM, READ_BYTES, whole_lines
+from snailps.files.host_cache import Make
 
 
 class _Rows(NamedTuple):

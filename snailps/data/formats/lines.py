@@ -12,9 +12,9 @@ import gzip
 import lzma
 from typing import IO, cast
 
-from snailps.data.extras import optional_module
 from snailps.data.formats.table import Target
-from snailps.data.unpacking import packing_of
+from snailps.files.extras import optional_module
+from snailps.files.unpacking import packing_of
 
 
 class LineTarget(Target):

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import IO, Any
 
-from snailps.data.extras import optional_module
 from snailps.data.formats.arrow_table import ArrowTable, ArrowTarget, arrow_module, schema_with
 from snailps.data.formats.table import Target
 from snailps.errors import DataError
+from snailps.files.extras import optional_module
 
 
 class File(ArrowTable):

@@ -19,10 +19,10 @@ from typing import IO, Any
 import numpy as np
 
 from snailps.data.elements import ARROW_CODES
-from snailps.data.extras import optional_module
 from snailps.data.formats.arrow_table import ArrowTable, ArrowTarget, arrow_module, schema_with
 from snailps.data.formats.table import Target, table_errors
-from snailps.data.unpacking import STEP_BYTES, is_url
+from snailps.files.extras import optional_module
+from snailps.files.unpacking import STEP_BYTES, is_url
 
 _SCHEMA_LINE = re.compile(
     r"(?P<depth>(  )+)(required|optional|repeated) \S+ (field_id=\S+ )?"

@@ -22,7 +22,10 @@ from snailps.data.columns import NUMBER, Column, Kind, kind_of_cells, kinds_of_c
 from snailps.data.elements import table_of_lists
 from snailps.data.examples import ExampleReader
 from snailps.data.feature_rows import Piece
-from snailps.data.file_kinds import (
+from snailps.data.formats.table import CODEC, RowBatch, TableFile, table_errors
+from snailps.data.packed_words import PackedWords
+from snailps.errors import DataError, shown_bytes
+from snailps.files.file_kinds import (
     BOM,
     CELLS,
     HEAD_BYTES,
@@ -31,12 +34,9 @@ from snailps.data.file_kinds import (
     line_of,
     refuse_foreign,
 )
-from snailps.data.formats import format_of
-from snailps.data.formats.table import CODEC, RowBatch, TableFile, table_errors
-from snailps.data.host_cache import Make
-from snailps.data.packed_words import PackedWords
-from snailps.data.unpacking import is_url, open_content
-from snailps.errors import DataError, shown_bytes
+from snailps.files.formats import format_of
+from snailps.files.host_cache import Make
+from snailps.files.unpacking import is_url, open_content
 
 log = logging.getLogger(__name__)
 

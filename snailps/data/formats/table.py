@@ -27,13 +27,13 @@ from numpy.typing import NDArray
 
 from snailps.data.columns import MISSING, TRUTH, Column, Kind, as_float, is_number
 from snailps.data.elements import DataTable, table_of_lists
-from snailps.data.formats import FORMATS, format_of
-from snailps.data.host_cache import Make
-from snailps.data.lakes import columns_around, type_name
-from snailps.data.partitions import columns_of_folders
-from snailps.data.unpacking import is_url, open_content, read_errors
 from snailps.dataclass import dataclass, replace
 from snailps.errors import ConfigError, DataError
+from snailps.files.formats import FORMATS, format_of
+from snailps.files.host_cache import Make
+from snailps.files.lakes import columns_around, type_name
+from snailps.files.partitions import columns_of_folders
+from snailps.files.unpacking import is_url, open_content, read_errors
 
 if TYPE_CHECKING:
     from snailps.data.feature_rows import Piece, Rule

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from snailps.data.columns import Kind
 from snailps.data.elements import ListColumn
-from snailps.data.file_kinds import whole_lines
 from snailps.data.formats.lines import LineTarget
 from snailps.data.formats.table import RowBatch, TableFile, Target
+from snailps.files.file_kinds import whole_lines
 
 
 class File(TableFile):

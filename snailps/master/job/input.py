@@ -22,15 +22,14 @@ from snailps.config import JobSettings
 from snailps.config.consistency import steps_of
 from snailps.config.output import refuse_sources
 from snailps.config.quoting import split_list
-from snailps.data.atomic import human_bytes
-from snailps.data.blocks import HEAD, Source, Unit, cut, expand, read_head
-from snailps.data.driver_files import PREFIX, is_driver_file
-from snailps.data.input_files import InputFiles
-from snailps.data.joined import Joined, join, read_text, texts_of
-from snailps.data.scratch import Scratch
-from snailps.data.table_copies import TableCopies
 from snailps.dataclass import replace
 from snailps.errors import ConfigError
+from snailps.files.atomic import human_bytes
+from snailps.files.blocks import HEAD, Source, Unit, cut, expand, read_head
+from snailps.files.driver_files import PREFIX, is_driver_file
+from snailps.files.input_files import InputFiles
+from snailps.files.joined import Joined, join, read_text, texts_of
+from snailps.files.scratch import Scratch
 from snailps.master.job.state import JobState
 from snailps.outward import distinct_names, without_secrets
 from snailps.pieces import Layout, Piece
@@ -49,7 +48,7 @@ class JobInput:
         self._scratch = Scratch(
             settings.scratch_dir,
             settings.scratch_bytes,
-            tables=TableCopies(self._trait.reading(settings)),
+            tables=self._trait.reading(settings),
         )
         self._sources: list[Source] = []
         self._outward: dict[str, str] = {}  # by path, its name in files that others read

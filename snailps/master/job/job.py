@@ -46,8 +46,8 @@ from snailps.api.worker import Worker, load_class
 from snailps.config import JobSettings, RawConfig, settings_of, to_mapping
 from snailps.config.origins import with_origins
 from snailps.config.output import check_output, check_room, sizes_text
-from snailps.data.blocks import HEAD
 from snailps.errors import CheckpointError, ClusterError, ConfigError, ProtocolError, explain
+from snailps.files.blocks import HEAD
 from snailps.master.job.epoch_figures import EpochFigures
 from snailps.master.job.input import JobInput
 from snailps.master.job.loss_watch import LossWatch

@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from snailps.data.array_archives import DAMAGED, arrays_of
 from snailps.dataclass import dataclass
 from snailps.errors import CheckpointError
+from snailps.files.array_archives import DAMAGED, arrays_of
 from snailps.master.leases.records import OUTCOME, RECORD
 from snailps.outward import distinct_names, without_secrets
 from snailps.pieces import Piece

@@ -23,11 +23,11 @@ from numpy.typing import NDArray
 from snailps import kernels
 from snailps.api.results import Results
 from snailps.data._labelled import LineReader, Lines
-from snailps.data.blocks import head_of, test_files
 from snailps.data.held_out import HeldOut
-from snailps.data.reading import Reading
 from snailps.data.vocabulary import Vocabulary
 from snailps.errors import DataError, SnailError, shown_bytes
+from snailps.files.blocks import head_of, test_files
+from snailps.files.reading import Reading
 from snailps.models.classifier.settings import ClassifierSettings
 from snailps.models.classifier.weights import refuse_wrong
 from snailps.models.stopping import Figures

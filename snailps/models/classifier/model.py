@@ -33,10 +33,10 @@ from snailps.config.consistency import steps_of
 from snailps.data._key_numbering import WordNumbers, renumber
 from snailps.data._labelled import Lines, without_weights
 from snailps.data._text import WordCounter
-from snailps.data.input_files import InputFiles
-from snailps.data.reading import Reading
 from snailps.data.vocabulary import Vocabulary
 from snailps.errors import DataError, shown_bytes
+from snailps.files.input_files import InputFiles
+from snailps.files.reading import Reading
 from snailps.models.block_trainer import Prepared, Rates, Span, Sums
 from snailps.models.classifier import held_out, warm_start
 from snailps.models.classifier.curvature import Curvature

@@ -15,7 +15,7 @@ from snailps.api.passes import EPOCHS, EPOCHS_MAX
 from snailps.data._labelled import WeightError, without_weights
 from snailps.data._text import WordCounter
 from snailps.data.held_out import HeldOut
-from snailps.data.input_files import InputFiles
+from snailps.files.input_files import InputFiles
 from snailps.models.classifier.settings import LR
 
 STEPS = 40_000.0

@@ -20,13 +20,13 @@ from numpy.typing import NDArray
 from snailps.api.worker import Block
 from snailps.data._labelled import NO_WEIGHTS, Lines, WeightError, without_weights
 from snailps.data._text import NameTable
-from snailps.data.blocks import Place
 from snailps.data.examples import line_at
 from snailps.data.label_words import word_of
 from snailps.data.packed_words import PackedWords
 from snailps.data.vocabulary import Vocabulary
 from snailps.data.word_counts import HEADER_BYTES, pack, unpack
 from snailps.errors import ConfigError, DataError
+from snailps.files.blocks import Place
 from snailps.models.class_weights import are_weights, balanced, class_weights_in
 from snailps.models.text_model import WordPart, WordSurveyor
 

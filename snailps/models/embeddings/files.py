@@ -23,17 +23,6 @@ from numpy.typing import NDArray
 
 from snailps.api.export_progress import TESTING, ExportProgress
 from snailps.config import JobSettings, RawConfig
-from snailps.data.blocks import (
-    cut,
-    expand,
-    files_of,
-    head_of,
-    read_block,
-    read_head,
-    test_files,
-)
-from snailps.data.driver_files import is_driver_file
-from snailps.data.file_kinds import HEAD_BYTES, UNIT_BYTES_MAX, refuse_foreign
 from snailps.data.name_columns import (
     Columns,
     NameColumns,
@@ -42,13 +31,23 @@ from snailps.data.name_columns import (
     refuse_other_text,
 )
 from snailps.data.packed_words import PackedWords
-from snailps.data.reading import Reading, is_table
-from snailps.data.scratch import Scratch
-from snailps.data.table_copies import TableCopies
 from snailps.dataclass import dataclass
 from snailps.errors import DataError
+from snailps.files.blocks import (
+    cut,
+    expand,
+    files_of,
+    head_of,
+    read_block,
+    read_head,
+    test_files,
+)
+from snailps.files.driver_files import is_driver_file
+from snailps.files.file_kinds import HEAD_BYTES, UNIT_BYTES_MAX, refuse_foreign
+from snailps.files.model_file import HEADER, Pieces, model_settings, write_model
+from snailps.files.reading import Reading, is_table
+from snailps.files.scratch import Scratch
 from snailps.pieces import Piece
-from snailps.vectors.model_file import HEADER, Pieces, model_settings, write_model
 from snailps.vectors.model_reading import read_model
 from snailps.vectors.words import to_text
 
@@ -186,7 +185,7 @@ def columns_of(
     """
     if not paths:
         return
-    tables = TableCopies(reading_of(columns))
+    tables = reading_of(columns)
     with Scratch(scratch_dir, scratch_bytes, tables=tables) as scratch:
         sources = expand(paths, scratch)
         heads = {source.path: read_head(source.path, scratch) for source in sources}

@@ -24,8 +24,8 @@ from snailps.api.row_updates import RowUpdate
 from snailps.api.tables import Rows, Table
 from snailps.api.worker import Results
 from snailps.config import JobSettings
-from snailps.data.input_files import InputFiles
 from snailps.data.name_columns import NameColumns, Names
+from snailps.files.input_files import InputFiles
 from snailps.models.block_trainer import Rates, Span
 from snailps.models.embeddings import files, ranking, triple_rotation, warm_start
 from snailps.models.embeddings.relation_keys import relation_keys

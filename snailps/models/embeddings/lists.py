@@ -14,8 +14,8 @@ from typing import IO, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from snailps.data.extras import optional_module
 from snailps.errors import DataError
+from snailps.files.extras import optional_module
 from snailps.models.embeddings import ranking
 from snailps.models.embeddings.queries import FactorModel
 from snailps.models.embeddings.ranking import Candidates

@@ -35,12 +35,12 @@ from snailps.api.traits import Ranged
 from snailps.api.validation import Validation
 from snailps.api.worker import Block, Results
 from snailps.config import JobSettings
-from snailps.data.blocks import files_of
 from snailps.data.encoding import Encoding
-from snailps.data.input_files import InputFiles
 from snailps.data.name_columns import Columns, Counted, NameColumns, Names, sizes_in
 from snailps.dataclass import replace
 from snailps.errors import DataError
+from snailps.files.blocks import files_of
+from snailps.files.input_files import InputFiles
 from snailps.models.block_trainer import Rates, Span
 from snailps.models.embeddings import files, least_squares, ranking, warm_start
 from snailps.models.embeddings.held_out import HeldOut, Split

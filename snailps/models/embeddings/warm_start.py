@@ -22,6 +22,7 @@ from snailps.config import JobSettings, RawConfig, settings_of
 from snailps.data.name_columns import Counted, Names
 from snailps.dataclass import replace
 from snailps.errors import ConfigError, ModelFileError
+from snailps.files.model_file import OF_THE_RUN
 from snailps.models.embeddings import files
 from snailps.models.embeddings.settings import EmbeddingSettings
 from snailps.models.packed_tables import (
@@ -32,7 +33,6 @@ from snailps.models.packed_tables import (
     put_tables,
     with_shape,
 )
-from snailps.vectors.model_file import OF_THE_RUN
 
 Arrays = Mapping[str, NDArray[Any]]
 _OF_EACH = {"keep_state"}

@@ -33,7 +33,6 @@ from snailps.api.worker import Block, Results
 from snailps.config import JobSettings
 from snailps.config.consistency import steps_of
 from snailps.data._text import NameTable
-from snailps.data.input_files import InputFiles
 from snailps.data.name_columns import (
     Columns,
     Counted,
@@ -43,9 +42,11 @@ from snailps.data.name_columns import (
     Values,
     refuse_other_text,
 )
-from snailps.data.reading import Reading
 from snailps.dataclass import dataclass
 from snailps.errors import DataError
+from snailps.files.input_files import InputFiles
+from snailps.files.model_file import Pieces
+from snailps.files.reading import Reading
 from snailps.kernels._row_exchange import DriftEstimate
 from snailps.models.block_trainer import BlockTrainer, Prepared, Rates, Span, Sums
 from snailps.models.copied_rows import CopiedRows
@@ -67,7 +68,6 @@ from snailps.models.row_bounds import are_bounded
 from snailps.models.rows import Ids, Scale, Trained, distinct
 from snailps.models.seen_blocks import SeenBlocks
 from snailps.models.shared_settings import check_optimizer
-from snailps.vectors.model_file import Pieces
 
 TABLE = "rows"
 PULLED_BYTES = 4 << 20

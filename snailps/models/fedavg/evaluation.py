@@ -28,8 +28,8 @@ from snailps import kernels
 from snailps.abi.quota import cores
 from snailps.api.worker import Results
 from snailps.data._float_text import rows_as_text
-from snailps.data.atomic import atomic_file
 from snailps.errors import SnailError, is_full
+from snailps.files.atomic import atomic_file
 from snailps.models.fedavg import settings as files
 from snailps.models.fedavg.network import Network, plain_output
 from snailps.models.fedavg.plotting import read_history

@@ -15,11 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snailps.api.class_loading import load_named
-from snailps.data.blocks import expand
 from snailps.data.pipeline import Pipeline, Runs, Stage
-from snailps.data.scratch import Scratch
 from snailps.data.windows import Batcher, Filter, Reader, Tokenizer, share_of_input
 from snailps.errors import DataError
+from snailps.files.blocks import expand
+from snailps.files.scratch import Scratch
 from snailps.models.fedavg.settings import FedAvgSettings, refuse_data_files
 
 

@@ -14,9 +14,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from snailps.data.atomic import atomic_file
-from snailps.data.extras import optional_module
 from snailps.errors import ConfigError, DataError
+from snailps.files.atomic import atomic_file
+from snailps.files.extras import optional_module
 
 _AXES = (("windows_per_learner", "windows per learner"), ("seconds", "seconds"))
 

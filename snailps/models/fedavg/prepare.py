@@ -18,12 +18,12 @@ import numpy as np
 from snailps.config import settings_of
 from snailps.config.output import make_folder
 from snailps.data._text import WordCounter
-from snailps.data.atomic import atomic_file
-from snailps.data.blocks import expand, files_of
-from snailps.data.scratch import Scratch
-from snailps.data.unpacking import open_content, read_errors
 from snailps.data.windows import Filter, Reader, Tokenizer, letters_only, share_of_input
 from snailps.errors import DataError
+from snailps.files.atomic import atomic_file
+from snailps.files.blocks import expand, files_of
+from snailps.files.scratch import Scratch
+from snailps.files.unpacking import open_content, read_errors
 from snailps.models.fedavg import settings
 from snailps.models.fedavg.settings import CFG, TEST, VOCAB
 

@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from snailps.config import RawConfig
 from snailps.data.encoding import Encoding
 from snailps.dataclass import dataclass, field
+from snailps.files.model_file import HEADER, model_settings, write_model
 from snailps.models.layers import BIASES, Floats
 from snailps.models.mlp.settings import FIRST, MlpSettings
-from snailps.vectors.model_file import HEADER, model_settings, write_model
 from snailps.vectors.model_reading import read_model
 
 _STEP = "global_step"

@@ -31,13 +31,14 @@ from snailps.api.worker import Block, Pending, Results, Worker
 from snailps.config import JobSettings
 from snailps.config.consistency import steps_of
 from snailps.data.array_files import Labelled, read_header
-from snailps.data.blocks import Source
 from snailps.data.encoding import LIMIT, Encoding, clip
-from snailps.data.input_files import InputFiles
-from snailps.data.matrix_file import Section
-from snailps.data.scratch import Scratch
 from snailps.dataclass import dataclass, replace
 from snailps.errors import DataError
+from snailps.files.blocks import Source
+from snailps.files.input_files import InputFiles
+from snailps.files.matrix_file import Section
+from snailps.files.model_file import HEADER
+from snailps.files.scratch import Scratch
 from snailps.models.layers import BIASES, Floats
 from snailps.models.losses import LOSSES
 from snailps.models.mlp import files
@@ -56,7 +57,6 @@ from snailps.models.row_bounds import LOSS_BOUND
 from snailps.models.shared_settings import check_optimizer
 from snailps.models.sparse.clipping import counts_of, judged
 from snailps.models.stopping import Figures, decided_by
-from snailps.vectors.model_file import HEADER
 
 ENOUGH = 32 << 20
 """Numbers in all epochs of a small input."""

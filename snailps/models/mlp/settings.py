@@ -18,11 +18,11 @@ from snailps.api.tables import DIM_MAX, Tensor
 from snailps.config import JobSettings, setting
 from snailps.config.consistency import steps_of
 from snailps.data.array_files import Labelled, check_pair, classes_of, labels_of
-from snailps.data.blocks import expand
 from snailps.data.encoding import FARTHEST, Encoding
-from snailps.data.scratch import Scratch
 from snailps.dataclass import dataclass, replace
 from snailps.errors import ConfigError, DataError
+from snailps.files.blocks import expand
+from snailps.files.scratch import Scratch
 from snailps.models.layers import Floats, Layers, check_widths
 from snailps.models.shared_settings import (
     ACTIVATION,

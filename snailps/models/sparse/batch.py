@@ -21,14 +21,14 @@ from snailps.data._admission import Admitted
 from snailps.data._examples import Examples
 from snailps.data._key_numbering import KeyNumbers
 from snailps.data._shuffling import drawn_order, entries_in_order, pointers_in_order
-from snailps.data.blocks import Place
 from snailps.data.encoding import FLOAT_MAX, LIMIT, NO_KEYS, Encoding
 from snailps.data.examples import ExampleReader
 from snailps.data.held_out import Side, examples_where
-from snailps.data.joined import TextParts
-from snailps.data.matrix_file import even_rows, is_matrix
 from snailps.dataclass import dataclass, field, replace
 from snailps.errors import DataError
+from snailps.files.blocks import Place
+from snailps.files.joined import TextParts
+from snailps.files.matrix_file import even_rows, is_matrix
 from snailps.models.losses import LOSSES
 from snailps.models.sparse.settings import SparseSettings
 

@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 
 from snailps.api.counting import COUNT, Counted
 from snailps.data._examples import hash_bytes
-from snailps.data._matrix import wide_keys
 from snailps.data.columns import Kind, columns_of
 from snailps.data.encoding import LIMIT, Encoding
-from snailps.data.matrix_file import KEY_LIMIT
 from snailps.dataclass import replace
+from snailps.files._matrix import wide_keys
+from snailps.files.matrix_file import KEY_LIMIT
 from snailps.models.sparse.settings import SparseSettings
 
 if TYPE_CHECKING:

@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from snailps.api.validation import Validation
-from snailps.data.blocks import files_of, head_of, test_files
 from snailps.data.columns import Kind
 from snailps.data.elements import shown_names
 from snailps.data.encoding import NAME_FIRST, Encoding
 from snailps.data.held_out import Side
 from snailps.errors import DataError
+from snailps.files.blocks import files_of, head_of, test_files
 from snailps.models.losses import LOSSES
 from snailps.models.sparse.batch import Batch, BatchReader, batch_reader
 from snailps.models.sparse.model import SparseModel

@@ -20,15 +20,10 @@ from numpy.typing import NDArray
 
 from snailps.api.worker import load_class
 from snailps.config import JobSettings, RawConfig
-from snailps.data.atomic import atomic_file
 from snailps.dataclass import dataclass
 from snailps.errors import ModelFileError
-from snailps.models.losses import LOSSES
-from snailps.models.packed_tables import STATE_BYTES_AUTO, state_names
-from snailps.models.sparse.batch import BIAS_KEY, TABLE, Floats, Keys
-from snailps.models.sparse.model import SparseModel
-from snailps.models.sparse.settings import ClassesSettings
-from snailps.vectors.model_file import (
+from snailps.files.atomic import atomic_file
+from snailps.files.model_file import (
     HEADER,
     ModelWriter,
     check_rows,
@@ -37,8 +32,13 @@ from snailps.vectors.model_file import (
     model_writer,
     write_model,
 )
+from snailps.files.row_sorter import RowSorter
+from snailps.models.losses import LOSSES
+from snailps.models.packed_tables import STATE_BYTES_AUTO, state_names
+from snailps.models.sparse.batch import BIAS_KEY, TABLE, Floats, Keys
+from snailps.models.sparse.model import SparseModel
+from snailps.models.sparse.settings import ClassesSettings
 from snailps.vectors.model_reading import read_model
-from snailps.vectors.row_sorter import RowSorter
 
 if TYPE_CHECKING:
     from snailps.api.export_progress import ExportProgress

@@ -21,14 +21,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snailps.data._examples import Examples
-from snailps.data.blocks import Source, cut, is_matrix_file, read_block, read_head
 from snailps.data.encoding import Encoding, shown
 from snailps.data.examples import ExampleReader
-from snailps.data.input_files import InputFiles
-from snailps.data.matrix_file import labels_of_matrix, size_of_labels
-from snailps.data.unpacking import is_url
 from snailps.dataclass import dataclass, replace
 from snailps.errors import DataError, SnailError
+from snailps.files.blocks import Source, cut, is_matrix_file, read_block, read_head
+from snailps.files.input_files import InputFiles
+from snailps.files.matrix_file import labels_of_matrix, size_of_labels
+from snailps.files.unpacking import is_url
 from snailps.models.class_weights import balanced
 from snailps.models.losses import LOSSES
 from snailps.models.sparse.batch import classes_of, weighed

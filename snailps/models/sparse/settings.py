@@ -16,11 +16,11 @@ from snailps.config import JobSettings, setting
 from snailps.data.columns import columns_by_name
 from snailps.data.encoding import Encoding
 from snailps.data.examples import HASH_BITS_MAX, ExampleReader
-from snailps.data.formats import ENDINGS
 from snailps.data.held_out import HeldOut, Side
-from snailps.data.reading import Reading
 from snailps.dataclass import dataclass
 from snailps.errors import ConfigError
+from snailps.files.formats import ENDINGS
+from snailps.files.reading import Reading
 from snailps.models.class_weights import BALANCED, LIMIT
 from snailps.models.losses import LOSSES
 from snailps.models.shared_settings import (

@@ -20,14 +20,14 @@ from numpy.typing import NDArray
 
 from snailps.api.worker import Results
 from snailps.config import JobSettings, RawConfig, settings_of
-from snailps.data.blocks import expand
 from snailps.data.columns import Kind, columns_of, declaration_of
 from snailps.data.encoding import Encoding, shown
-from snailps.data.input_files import InputFiles
-from snailps.data.scratch import Scratch
-from snailps.data.table_copies import TableCopies
 from snailps.dataclass import dataclass, replace
 from snailps.errors import ConfigError, DataError
+from snailps.files.blocks import expand
+from snailps.files.input_files import InputFiles
+from snailps.files.model_file import HEADER, OF_THE_RUN
+from snailps.files.scratch import Scratch
 from snailps.models.class_weights import BALANCED
 from snailps.models.packed_tables import (
     Classes,
@@ -46,7 +46,6 @@ from snailps.models.sparse.batch import TABLE
 from snailps.models.sparse.model import SparseModel
 from snailps.models.sparse.sample import all_labels, entropy, sample_of
 from snailps.models.sparse.settings import SparseSettings
-from snailps.vectors.model_file import HEADER, OF_THE_RUN
 
 log = logging.getLogger(__name__)
 
@@ -206,7 +205,7 @@ def with_labels(cls: type[SparseModel], s: S, files: InputFiles) -> S:
 
 def _counts(s: SparseSettings) -> NDArray[np.float64]:
     """Sum of the weights of the input's examples in each class."""
-    with Scratch(s.scratch_dir, s.scratch_bytes, tables=TableCopies(s.reading())) as scratch:
+    with Scratch(s.scratch_dir, s.scratch_bytes, tables=s.reading()) as scratch:
         files = InputFiles(expand(s.input, scratch), scratch)
         labels, weights = all_labels(s, files) or sample_of(s, files).labelled()
     known = np.array(Encoding.of_text(s.encoding).labels or range(s.class_num), np.float64)

@@ -38,10 +38,10 @@ from snailps.config.consistency import steps_of
 from snailps.data._admission import Admission, Admitted
 from snailps.data._examples import Examples
 from snailps.data._key_numbering import number_keys
-from snailps.data.examples import ExampleReader
-from snailps.data.input_files import InputFiles
-from snailps.data.reading import Reading
+from snailps.data.examples import ExampleReader, entries_in
 from snailps.errors import DataError
+from snailps.files.input_files import InputFiles
+from snailps.files.reading import Reading
 from snailps.models.block_trainer import Prepared, Rates, Span, Sums
 from snailps.models.copied_rows import CopiedRows
 from snailps.models.exchange_times import DRIFT, STEPS_MIN, ExchangeRule
@@ -237,7 +237,7 @@ class SparseWorker(SparseModel, Adopted, Reported):
         """Small inputs get the epochs that `ENOUGH` allows, while the loss falls."""
         ends = settings.method not in cls.falling
         enough = ENOUGH if ends else ENOUGH_FALLING
-        numbers = files.numbers(cls._counting(settings), enough // EPOCHS)
+        numbers = entries_in(files, cls._counting(settings), enough // EPOCHS)
         of_numbers = LOSSES[settings.loss].degree > 0
         return Passes.by_size(
             numbers,
@@ -253,7 +253,7 @@ class SparseWorker(SparseModel, Adopted, Reported):
         """A worker for every `EXAMPLES_A_WORKER` examples."""
         each = EXAMPLES_A_WORKER
         most = COUNTED_FOR * each
-        examples = files.numbers(cls._counting(settings), most, labels_only=True)
+        examples = entries_in(files, cls._counting(settings), most, labels_only=True)
         return Concurrency.by_size(examples, each, "examples")
 
     @classmethod
@@ -269,9 +269,9 @@ class SparseWorker(SparseModel, Adopted, Reported):
         if not cls.learns_by_heart or ends or is_tested or s.continue_from or not cls.keeps_rows(s):
             return s
         reader = cls._counting(s)
-        examples = files.numbers(reader, TESTED_LEAST, labels_only=True)
+        examples = entries_in(files, reader, TESTED_LEAST, labels_only=True)
         most = ENOUGH if s.method not in cls.falling else ENOUGH_FALLING
-        if examples < TESTED_LEAST or files.numbers(reader, most // EPOCHS) >= most // EPOCHS:
+        if examples < TESTED_LEAST or entries_in(files, reader, most // EPOCHS) >= most // EPOCHS:
             return s
         log.info(
             "epochs: auto: a tenth of the examples is held out, and decides how many are trained; "

@@ -15,10 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snailps import kernels
-from snailps.data.atomic import human_bytes
 from snailps.data.vocabulary import Vocabulary
 from snailps.data.word_counts import END_OF_LINE
 from snailps.errors import ConfigError
+from snailps.files.atomic import human_bytes
 from snailps.models.word_vectors.row_classes import gram_rows
 from snailps.models.word_vectors.settings import WordVectorSettings
 

@@ -36,10 +36,10 @@ from snailps.api.traits import Adopted, Reported, Rotated, SurveyPart
 from snailps.api.worker import Block, Results
 from snailps.config import JobSettings
 from snailps.data._text import WordCounter
-from snailps.data.input_files import InputFiles
 from snailps.data.vocabulary import Vocabulary
 from snailps.data.word_counts import END_OF_LINE
 from snailps.dataclass import dataclass, replace
+from snailps.files.input_files import InputFiles
 from snailps.models.block_trainer import Prepared, Rates, Span, Sums
 from snailps.models.copied_rows import CopiedRows
 from snailps.models.local_sgd import Contention, Floats

@@ -2,7 +2,6 @@
 
     first bytes -> content_name -> "a PNG image", or "" if it may be an input
     first bytes, path -> refuse_foreign -> DataError: what the file is, and what to do
-    first lines, path -> refuse_header -> DataError: the column names, one of which is to be chosen
     open file, path -> whole_lines -> whole lines, about a MiB at a time
 
 Owns the table of foreign formats.  A pattern should hold bytes that no text begins with; a file of
@@ -18,12 +17,13 @@ import stat
 from collections.abc import Iterator
 from typing import IO
 
-from snailps.data.formats import format_of
 from snailps.errors import DataError
 from snailps.pointers import POINTERS
 
 BOM = b"\xef\xbb\xbf"
 """Byte order mark of UTF-8, which some editors write."""
+SEPARATORS = b" \n\r\t\v\f\0"
+"""Bytes that separate words, as in fastText: a word that contains one could never be looked up."""
 HEAD_BYTES = 512
 """First bytes of a file that suffice to recognise it: tar's magic is at byte 257."""
 
@@ -40,9 +40,6 @@ SHOWING_BYTES = 4096
 """Bytes after the first line of a file that show whether that line names columns."""
 OVER_LINES = 2
 """`RowReader`'s value for quotes that may span lines: CSV read in whole rows."""
-SHOWN_CHARS = 80
-"""Characters of a list of column names, in messages."""
-_COLUMN = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")
 # The first line that is not blank, after a byte order mark.
 _FIRST_LINE = re.compile(rb"(?:%b)?(?:[ \t\r]*\n)*([^\n]+)" % BOM)
 
@@ -137,28 +134,6 @@ def refuse_foreign(head: bytes, path: str, *, text: bool = False) -> None:
         if path.endswith(".npz"):
             name, cure = "a .npz, arrays or a model", _LOAD
         raise DataError(f"{path} is no text, but {name}: {cure}")
-
-
-def refuse_header(head: bytes, path: str) -> None:
-    """DataError for CSV or TSV that is about to be read as plain text, though it names columns.
-
-    Its first line has names only, its second line as many cells.  `head`: the first `CSV_BYTES`.
-    """
-    format = format_of(path)
-    if format not in ("csv", "tsv"):
-        return
-    from snailps.data._examples import first_row
-
-    head = head.removeprefix(BOM)
-    cells, end = first_row(head, *CELLS[format])
-    names = [cell.decode(errors="replace") for cell in cells]
-    second, _ = first_row(head[end:], *CELLS[format])
-    if 1 < len(names) <= len(second) and all(map(_COLUMN.fullmatch, names)):
-        raise DataError(
-            f"{path} has names of columns in its first line "
-            f"({', '.join(names)[:SHOWN_CHARS]}): set column to the one that has the texts, for "
-            f"example column={names[0]!r:.40}. Rename the file to .txt if all of it is text"
-        )
 
 
 def first_line_of(data: bytes) -> bytes:

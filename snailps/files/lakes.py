@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import unquote, urlsplit
 
-from snailps.data.extras import optional_module
 from snailps.errors import DataError, SnailError
+from snailps.files.extras import optional_module
 
 Kind = Literal[
     "Delta", "Iceberg", "Hudi", "Lance", "Paimon", "Hive ACID", "save_to_disk",

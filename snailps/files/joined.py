@@ -22,8 +22,9 @@ from functools import partial
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-from snailps.data._matrix import gathered
-from snailps.data.blocks import (
+from snailps.errors import DataError
+from snailps.files._matrix import gathered
+from snailps.files.blocks import (
     STEP_BYTES_PART,
     Place,
     Source,
@@ -38,10 +39,9 @@ from snailps.data.blocks import (
     strands,
     whole_units,
 )
-from snailps.data.driver_files import is_driver_file
-from snailps.data.scratch import Scratch
-from snailps.data.unpacking import bare_name, is_url
-from snailps.errors import DataError
+from snailps.files.driver_files import is_driver_file
+from snailps.files.scratch import Scratch
+from snailps.files.unpacking import bare_name, is_url
 from snailps.pieces import FILES_MAX, JoinedFile
 
 OPEN_MAX = 64

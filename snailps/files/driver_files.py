@@ -16,9 +16,9 @@ import threading
 from collections.abc import Callable
 from typing import Protocol
 
-from snailps.data._matrix import gathered
-from snailps.data.host_cache import ScratchFile
 from snailps.errors import DataError
+from snailps.files._matrix import gathered
+from snailps.files.host_cache import ScratchFile
 
 PREFIX = "driver:"
 _PATH = re.compile(r"driver:(.+)/([0-9a-f]+)/([0-9]{1,18})")

@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import IO
 
 from snailps.config.output import absolute
-from snailps.data.write_behind import WriteBehind, write_at
 from snailps.errors import FULL, ModelWriteError, no_room
+from snailps.files.write_behind import WriteBehind, write_at
 
 _BUFFER_BYTES = 1 << 20
 """Collects small writes, such as text lines; larger chunks pass without a copy."""

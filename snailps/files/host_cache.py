@@ -35,8 +35,8 @@ from functools import partial
 from pathlib import Path
 
 from snailps.config.output import is_own
-from snailps.data.atomic import NewFile
 from snailps.errors import DataError, WaitTimeout
+from snailps.files.atomic import NewFile
 
 LOCK_POLL_S = 0.05
 """Interval at which a wait for another process's lock looks again: flock has no time limit."""

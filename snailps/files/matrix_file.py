@@ -3,7 +3,6 @@
     head, size -> read_header -> Header -> sections: where each array lies
     file, ranges of bytes -> read_matrix_block -> bytes: a matrix file of these rows
     bytes -> read_header, Header.array -> arrays, not copied
-    bytes -> examples_of -> Examples
 
 Owns the layout (docs/sparse_data.md); the header determines a file's length.  Bytes [a, b) of a
 file of B bytes have the rows ceil(a * rows / B) to before ceil(b * rows / B): **the blocks of a
@@ -17,7 +16,7 @@ import io
 import math
 import os
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from enum import IntFlag
 from functools import lru_cache
 from types import MappingProxyType
@@ -26,10 +25,9 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from snailps.data._examples import Examples
-from snailps.data._matrix import first_falling, first_not_finite, gathered, wide_keys
 from snailps.dataclass import dataclass, replace
 from snailps.errors import DataError
+from snailps.files._matrix import first_not_finite, gathered
 
 MAGIC = b"\x93SNAILX\n"
 VERSION = 1
@@ -44,7 +42,7 @@ KEY_LIMIT = 1 << 63
 HEAD_ROWS = 500
 """Rows of `head_of_matrix`."""
 _HEADER = struct.Struct("<8sIIQQQQI")
-_AGAIN = "Write the file again with snailps.write_matrix"
+AGAIN = "Write the file again with snailps.write_matrix"
 
 
 class Flags(IntFlag):
@@ -178,26 +176,26 @@ def read_header(head: bytes, size: int, path: str) -> Header:
     if len(head) < HEADER_BYTES or not is_matrix(head):
         raise DataError(
             f"{path}: expected a matrix file of at least {HEADER_BYTES} bytes, got one that begins "
-            f"with {head[:8].hex(' ') or 'nothing'}: it was cut off. {_AGAIN}"
+            f"with {head[:8].hex(' ') or 'nothing'}: it was cut off. {AGAIN}"
         )
     _, version, flags, rows, nonzeros, columns, first, labels = _HEADER.unpack_from(head)
     if version != VERSION or flags > sum(Flags) or labels > LABELS_MAX:
         raise DataError(
             f"{path}: expected a matrix file of version {VERSION}, got version {version}, flags "
-            f"{flags:#x}, labels {labels}: a newer snailps wrote it, or it is damaged. {_AGAIN}"
+            f"{flags:#x}, labels {labels}: a newer snailps wrote it, or it is damaged. {AGAIN}"
         )
     header = Header(Flags(flags), labels, rows, nonzeros, columns, first)
     if wrong := _contradiction(header, any(head[_HEADER.size : HEADER_BYTES])):
-        raise DataError(f"{path}: its header contradicts itself: {wrong}. {_AGAIN}")
+        raise DataError(f"{path}: its header contradicts itself: {wrong}. {AGAIN}")
     if header.size != size:
         raise DataError(
             f"{path}: expected {header.size:,} bytes for {rows:,} rows and {nonzeros:,} entries, "
-            f"got {size:,}: it was cut off or changed. {_AGAIN}"
+            f"got {size:,}: it was cut off or changed. {AGAIN}"
         )
     if rows > size:  # rows without any section would take no bytes: any number of them fits
         raise DataError(
             f"{path}: expected rows of at least a byte each, got {rows:,} rows in {size:,} bytes. "
-            f"{_AGAIN}"
+            f"{AGAIN}"
         )
     return header
 
@@ -238,7 +236,7 @@ def read_matrix_block(
 
     `ranges`: first and last (exclusive) bytes, ascending; `size`: the file's length.  Copies at the
     speed of memory, without the GIL.  Checks pointers at the ends of ranges only, which is all that
-    the copy relies on; `examples_of` checks what is inside.
+    the copy relies on; `data/examples.py` checks what is inside.
     """
     header = _header_of(file, path, size)
     return _rows(file, path, header, header.rows_of(ranges))
@@ -302,7 +300,7 @@ def _rows(file: IO[bytes], path: str, header: Header, ranges: Sequence[tuple[int
             (first, last), (begin, end) = wanted[place].tolist(), entries[place].tolist()
             raise DataError(
                 f"{path}: rows {first:,} to {last - 1:,} have the entries {begin:,} to {end:,} "
-                f"of {header.nonzeros:,}: the file is damaged. {_AGAIN}"
+                f"of {header.nonzeros:,}: the file is damaged. {AGAIN}"
             )
         # Shift the pointers of each range to follow those of the range before.
         before = np.cumsum(entries[:, 1] - entries[:, 0]) - entries[:, 1]
@@ -350,71 +348,6 @@ def gather(
         return gathered(-1, size, sorted(buffers + copies), [])
 
 
-def examples_of(
-    data: bytes,
-    path: str,
-    *,
-    hash_bits: int = 0,
-    part: tuple[int, int] | None = None,
-    place: Callable[[int], tuple[str, int]] | None = None,
-) -> Examples:
-    """Rows of a matrix file or block in memory as checked examples; labels are 0 if it has none.
-
-    `hash_bits` as for text; `part` is a range of rows.  `place`, for messages, gives the file and
-    the number there (-1: unknown) of a row of `data`.  Values and fields are views of `data`;
-    labels and keys are converted in one pass.  Threads may read different rows.
-
-    DataError: dense rows, or a damaged row: pointers, a key, value, field, label or weight out of
-    range.
-    """
-    header = read_header(data, len(data), path)
-    if header.dense:
-        raise DataError(
-            f"{path}: expected sparse examples, got dense ones: write them without dense=True, or "
-            "train a model of dense examples, such as mlp"
-        )
-    first, last = part or (0, header.rows)
-    ptr = header.array(data, "ptr")[first : last + 1]
-    begin, end = int(ptr[0]), int(ptr[-1])
-
-    def damaged(row: int, what: str) -> DataError:
-        number = first + row
-        in_file = header.first_row + number if place is None else place(number)[1]
-        where = f"row {in_file:,}" if in_file >= 0 else f"row {number:,} of a block"
-        return DataError(f"{path}: {where} {what}: damaged. {_AGAIN}")
-
-    def row_of(entry: int) -> int:
-        return int(np.searchsorted(ptr, begin + entry, side="right")) - 1
-
-    # Pointers before all else: they say where the other arrays are read.
-    if (row := first_falling(ptr)) >= 0:
-        raise damaged(row - 1, "has its entries' end before their beginning")
-    if not 0 <= begin <= end <= header.nonzeros:
-        raise damaged(0, f"begins at entry {begin:,} of {header.nonzeros:,}")
-    stored = header.array(data, "keys")[begin:end]
-    keys, entry = wide_keys(stored, header.key_limit, Flags.HASHED in header.flags, hash_bits)
-    if entry >= 0:
-        key, limit = int(stored[entry]), header.key_limit
-        raise damaged(row_of(entry), f"has key {key:,}: expected keys below {limit:,}")
-    values = header.array(data, "values")[begin:end]
-    if (entry := first_not_finite(values)) >= 0:
-        raise damaged(row_of(entry), f"has value {values[entry]}: expected finite ones")
-    fields = header.array(data, "fields")[begin:end]
-    if len(fields) and (low := int(fields.min())) < 0:
-        raise damaged(row_of(int(fields.argmin())), f"has field {low}: expected 0 and above")
-    labels = header.array(data, "labels")[first:last].astype(np.float64)
-    if (row := first_not_finite(floats(labels))) >= 0:
-        raise damaged(row, f"has label {labels[row]}: expected finite ones within float32's range")
-    weights = header.array(data, "weights")[first:last]
-    if (row := first_not_weight(weights)) >= 0:
-        raise damaged(row, f"has weight {weights[row]}: expected 0 and above")
-    if not header.labels:
-        labels = np.zeros(last - first)
-    if Flags.VALUES not in header.flags:
-        values = _ones(end - begin)
-    return Examples(labels, ptr - begin, keys, values, fields, 0, weights)
-
-
 def floats(values: NDArray[Any]) -> NDArray[np.float32]:
     """Numbers as float32, contiguous; those beyond its range become infinite."""
     with np.errstate(over="ignore"):
@@ -443,15 +376,3 @@ def even_rows(data: bytes, path: str, parts: int) -> list[int]:
     wanted = np.linspace(float(ptr[0]), float(ptr[-1]), parts + 1)[1:-1]
     inner = np.clip(np.searchsorted(ptr, wanted), 0, header.rows)
     return sorted({0, *inner.tolist(), header.rows})
-
-
-_all_ones = np.ones(1 << 16, np.float32)
-
-
-def _ones(count: int) -> NDArray[np.float32]:
-    """An array of `count` ones, shared by all callers: do not write to it."""
-    global _all_ones
-    ones = _all_ones  # a thread that grows it meanwhile makes another array, which does no harm
-    if len(ones) < count:
-        _all_ones = ones = np.ones(count, np.float32)
-    return ones[:count]

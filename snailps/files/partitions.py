@@ -11,12 +11,10 @@ For the operating system it is the same file, so the path is all that a worker n
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from urllib.parse import unquote
 
-from snailps.data.columns import Kind, kind_of_cells, kinds_of_cells
-from snailps.data.formats import format_of
-from snailps.data.unpacking import MARK
+from snailps.files.formats import format_of
+from snailps.files.unpacking import MARK
 
 _COLUMN = re.compile(r"(?:^|/)([^/=]+=[^/]*)/")
 _NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
@@ -47,14 +45,3 @@ def columns_of_folders(path: str) -> dict[str, str | None]:
         for name, is_column, value in pairs
         if is_column and name
     }
-
-
-def kinds_of_folders(paths: Iterable[str]) -> dict[str, Kind]:
-    """Kind of each column in the names of folders, judged like cells of CSV, over all files."""
-    values: dict[str, set[bytes]] = {}
-    for path in paths:
-        for name, text in columns_of_folders(path).items():
-            cells = [] if text is None else [text.encode("utf-8", "surrogateescape")]
-            values.setdefault(name, set()).update(cells)
-    kinds_in = {name: kinds_of_cells(cells) for name, cells in values.items()}
-    return {name: kind_of_cells(kinds) for name, kinds in kinds_in.items() if kinds}

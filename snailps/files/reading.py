@@ -1,17 +1,21 @@
 """How a job reads tables: the texts of a column, or examples from columns by name.
 
-    settings -> Reading -> Scratch: which files are tables, and what `table_files` makes of them
+    settings -> Reading -> Scratch: which files are tables, and what is read instead of them
 
-Only says how; `table_files` reads.
+Only says how.  The option `tables` (`registry`) reads, `data/table_files.py`: imported for the
+first table only, because most jobs read none, and would start later.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal
 
-from snailps.data.formats import ENDINGS, FORMATS, format_of
 from snailps.dataclass import dataclass
 from snailps.errors import DataError
+from snailps.files.formats import ENDINGS, FORMATS, format_of
+from snailps.files.host_cache import Make, ScratchFile
+from snailps.registry import named
 
 VERSION = 4
 """Version of what is made of a table: copies that another version left here are not used."""
@@ -92,6 +96,19 @@ class Reading:
         if not named and said and (format != "jsonl" or self.form):
             raise DataError(f"{path} {said}: {self._cure(setting)}")
         return bool(named)
+
+    def write(self, path: str, make: Make, on_piece: Callable[[], object]) -> ScratchFile:
+        """Write what the job reads instead of a table; calls `on_piece` often, which may raise."""
+        file: ScratchFile = named("tables").write_table(self, path, make, on_piece)
+        return file
+
+    def refuse_header(self, head: bytes, path: str) -> None:
+        """DataError for CSV or TSV that is about to be read as plain text, though it names columns.
+
+        `head`: the first `CSV_BYTES` of the file.
+        """
+        if self.form == "text" and not self.column and format_of(path) in ("csv", "tsv"):
+            named("tables").refuse_header(head, path)
 
     def _cure(self, setting: str) -> str:
         if not self.form:

@@ -18,8 +18,8 @@ from typing import IO, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from snailps.data.atomic import write_error
-from snailps.data.write_behind import write_at
+from snailps.files.atomic import write_error
+from snailps.files.write_behind import write_at
 
 RUN_BYTES = 48 << 20
 """Bytes of rows sorted in memory; a smaller table never touches the disk."""

@@ -24,8 +24,8 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import IO, Any, BinaryIO, cast
 
-from snailps.data.extras import optional_module
 from snailps.errors import ConfigError, DataError, SnailError
+from snailps.files.extras import optional_module
 from snailps.pointers import POINTER_BYTES, pointer_of
 
 STEP_BYTES = 1 << 20

@@ -5,23 +5,23 @@
     driver:... -> this process's own copy, of the pieces that are read
 
 Owns the identity of a copy: the origin's real path, size and time, or a URL's version, and what is
-made of a table.  `host_cache` stores copies, `unpacking` unpacks, `Tables` reads tables.  Must not
+made of a table.  `host_cache` stores copies, `unpacking` unpacks, `Reading` says how
+tables are read.  Must not
 know blocks.
 """
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
 from pathlib import Path
-from typing import BinaryIO, Protocol, cast
+from typing import BinaryIO, cast
 
-from snailps.data.driver_files import DriverCopy, DriverReader, is_driver_file
-from snailps.data.host_cache import HostCache, Make, ScratchFile
-from snailps.data.partitions import columns_of_folders
-from snailps.data.reading import Reading
-from snailps.data.unpacking import is_packed, is_url, open_content, pieces_of, version_of
 from snailps.errors import DataError
+from snailps.files.driver_files import DriverCopy, DriverReader, is_driver_file
+from snailps.files.host_cache import HostCache, Make, ScratchFile
+from snailps.files.partitions import columns_of_folders
+from snailps.files.reading import Reading
+from snailps.files.unpacking import is_packed, is_url, open_content, pieces_of, version_of
 from snailps.outward import without_secrets
 
 
@@ -30,16 +30,6 @@ def open_input(path: str) -> BinaryIO:
     if is_driver_file(path):
         return cast(BinaryIO, DriverReader(path))
     return open_content(path)
-
-
-class Tables(Protocol):
-    """How a job reads tables, and the writer of what it reads instead of one."""
-
-    @property
-    def reading(self) -> Reading: ...
-
-    def write(self, path: str, make: Make, on_piece: Callable[[], object]) -> ScratchFile:
-        """Write what the job reads instead of a table; calls `on_piece` often, which may raise."""
 
 
 class Scratch(HostCache):
@@ -54,7 +44,7 @@ class Scratch(HostCache):
         bytes_max: int,
         *,
         wait_s: float = 1800.0,
-        tables: Tables | None = None,
+        tables: Reading | None = None,
     ) -> None:
         super().__init__(folder, bytes_max, wait_s=wait_s)
         self.tables = tables
@@ -87,7 +77,7 @@ class Scratch(HostCache):
             pieces = self._copy_of(path)
             pieces.fetch(start, pieces.size if stop is None else stop)
             return pieces.path
-        tables = self.tables if self.tables and self.tables.reading.takes(path) else None
+        tables = self.tables if self.tables and self.tables.takes(path) else None
         if not (tables is not None or is_packed(path) or is_url(path)):
             self._plain.add(path)
             return Path(path)
@@ -134,7 +124,7 @@ class Scratch(HostCache):
                 self._in_use.callback(copy.close)
             return self._copies[path]
 
-    def _found(self, path: str, tables: Tables | None) -> tuple[Path, str]:
+    def _found(self, path: str, tables: Reading | None) -> tuple[Path, str]:
         """The copy of an origin, made here unless another process made it, and its version."""
         before = key, version = _version_of(path)
         if version:
@@ -142,7 +132,7 @@ class Scratch(HostCache):
         elif is_url(path):  # of unknown version: no copy may serve another job
             key += f"\0{secrets.token_hex(16)}"
         if tables is not None:
-            key += f"\0{tables.reading.identity}\0{columns_of_folders(path)}"
+            key += f"\0{tables.identity}\0{columns_of_folders(path)}"
 
         def fill(make: Make) -> ScratchFile:
             if tables is None:

@@ -24,10 +24,10 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from snailps.config import CHECKPOINT_SETTINGS, Settings, to_mapping
-from snailps.data.array_archives import Member, arrays_of, member_of, values_of
-from snailps.data.atomic import atomic_file
-from snailps.data.file_kinds import is_pipe
 from snailps.errors import MisuseError, ModelFileError
+from snailps.files.array_archives import Member, arrays_of, member_of, values_of
+from snailps.files.atomic import atomic_file
+from snailps.files.file_kinds import is_pipe
 from snailps.pointers import POINTER_BYTES, pointer_of
 
 HEADER = "about"

@@ -25,19 +25,21 @@ from pathlib import Path
 from typing import BinaryIO, Literal, NoReturn
 
 from snailps.config.fields import GONE, current_folder, home_expanded
-from snailps.data.driver_files import is_driver_file, size_of
-from snailps.data.file_kinds import (
+from snailps.dataclass import dataclass
+from snailps.errors import DataError
+from snailps.files.driver_files import is_driver_file, size_of
+from snailps.files.file_kinds import (
     BOM,
     CSV_BYTES,
     HEAD_BYTES,
+    SEPARATORS,
     SHOWING_BYTES,
     UNIT_BYTES_MAX,
     first_line_of,
     refuse_foreign,
-    refuse_header,
 )
-from snailps.data.lakes import files_of_table, kind_of_folder, refuse_listed_elsewhere
-from snailps.data.matrix_file import (
+from snailps.files.lakes import files_of_table, kind_of_folder, refuse_listed_elsewhere
+from snailps.files.matrix_file import (
     HEADER_BYTES,
     gather,
     head_of_matrix,
@@ -45,10 +47,10 @@ from snailps.data.matrix_file import (
     read_matrix_block,
     rows_of_matrix,
 )
-from snailps.data.partitions import columns_of_folders, marked
-from snailps.data.reading import Reading
-from snailps.data.scratch import Scratch, open_input
-from snailps.data.unpacking import (
+from snailps.files.partitions import columns_of_folders, marked
+from snailps.files.reading import Reading
+from snailps.files.scratch import Scratch, open_input
+from snailps.files.unpacking import (
     DAMAGED,
     MARK,
     files_of_url,
@@ -60,9 +62,6 @@ from snailps.data.unpacking import (
     read_errors,
     root_of_pattern,
 )
-from snailps.data.word_counts import SEPARATORS
-from snailps.dataclass import dataclass
-from snailps.errors import DataError
 from snailps.pieces import Piece
 
 Unit = Literal["word", "line"]
@@ -541,12 +540,11 @@ def _readable_bytes(path: str, scratch: Scratch) -> int:
             raise DataError(f"expected a regular file, got something else: {path}")
         local = scratch.local(path)
         with local.open("rb") as file:
-            reading = Reading() if scratch.tables is None else scratch.tables.reading
+            reading = scratch.tables or Reading()
             text = reading.form == "text"
             head = file.read(CSV_BYTES if text else HEAD_BYTES)
             refuse_foreign(head[:HEAD_BYTES], path, text=text)
-            if text and not reading.column:
-                refuse_header(head, path)
+            reading.refuse_header(head, path)
             if text and head.startswith(BOM):
                 log.warning(
                     "%s begins with a byte order mark, which becomes part of its first word, as in "
