@@ -164,7 +164,10 @@ class SparseEstimator(Estimator):
                 settings["class_weights"] = _balanced(spooled.path, split, target.balances)
             remarks, attributes = [], dict(target.attributes)
             if data.continues:
-                settings["learnt"] = self._model.settings.learnt
+                said = self._model.settings
+                settings["learnt"] = said.learnt
+                if hasattr(said, "learnt_batch"):
+                    settings["learnt_batch"] = said.learnt_batch
                 remarks = self._remarks_on_sizes(spooled.path)
             else:
                 attributes |= {**self._shape_of(matrix), "_kinds": None}

@@ -99,6 +99,14 @@ STOP_BY: Mapping[str, Any] = {
 """`stop_by` of these models (`stopping.py`); a model says which figures it has."""
 TESTED_ON = ("validation", "held_out")
 """Settings that say what a model with both is tested on after each epoch."""
+LEARNT_BATCH: Mapping[str, Any] = {
+    "help": "Mean of examples in the steps that the model has learnt with. 0: not known.",
+    "when": "Never; it comes from the file that the training continues from.",
+    "unit": "examples",
+    "low": 0,
+    "hidden": True,
+}
+"""`learnt_batch` of networks, whose steps follow mean gradients of batches."""
 ACTIVATION: Mapping[str, Any] = {
     "help": "Activation of the hidden layers.",
     "when": "If the other one gives better results on your data.",

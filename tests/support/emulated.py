@@ -390,6 +390,7 @@ def trained(settings: dict[str, Any], workers: int) -> Iterator[tuple[type[Worke
             training.survey()
             training.load()
             training.train()
+            training.job.end_pass(0.0)  # counts go into the settings
             yield training.job.cls, training.results()
         finally:
             training.scratch.close()

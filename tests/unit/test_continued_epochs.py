@@ -65,6 +65,32 @@ def test_file_says_what_it_has_learnt_and_the_next_training_adds_to_it(tmp_path,
     assert (went_on.epochs, went_on.learnt) == (1, 2 * learnt)
 
 
+FEW = 60
+TESTED = 1500
+
+
+@pytest.mark.parametrize(
+    ("method", "clocks"), [("adagrad", "async"), ("adagrad", "bsp"), ("adam", "async")]
+)
+def test_net_that_goes_on_with_few_lines_forgets_none_of_many(tmp_path, method, clocks):
+    """A mean over 1,500 lines is off by its standard error: about itself / sqrt(1,500), as losses
+    vary by about as much as their mean."""
+    case = BY_NAME[f"sparse_net logistic {method}"]
+    job = case.job(tmp_path, clocks) | {"keep_state": "always", "batch_size": 1024, "epochs": 3}
+    with trained(job, 1) as (cls, results):
+        cls.export(results)
+        before, batch = 1 - case.judge(cls, results), results.settings.learnt_batch
+        assert 250 < batch <= 1024  # a tenth of 5,000 lines is a block
+    lines = (tmp_path / "train.svm").read_text().splitlines(keepends=True)
+    (tmp_path / "few.svm").write_text("".join(lines[:FEW]))
+    went_on = {"input": str(tmp_path / "few.svm"), "continue_from": f"{tmp_path}/out.npz"}
+    went_on |= {"output": str(tmp_path / "on")}
+    with trained(job | went_on, 1) as (cls, results):
+        after = 1 - case.judge(cls, results)
+        assert results.settings.learnt_batch == batch
+    assert after < before * (1 + TESTED**-0.5)
+
+
 def test_file_of_an_earlier_version_is_continued_for_one_epoch_and_stays_unknown(tmp_path):
     """Its later lines alone would be taken for all that it knows."""
     job = BY_NAME["linear logistic ftrl"].job(tmp_path, "async") | {"epochs": 1}

@@ -70,7 +70,7 @@ class Setup:
         self.model.setup()
         model = self.model
         self.examples, self.gradients = model._examples, model._gradients
-        self.numbers, self.batch_of = model._numbers, model._batch_of
+        self.numbers, self.out_of = model._numbers, model._out_of
         path = settings.input[0]
         self.pieces = Mlp.pieces(settings, [Source(path, 0)], 1)
 
@@ -238,13 +238,24 @@ def test_micro_batches_weigh_as_all_of_their_clock(settings):
     with Setup(s) as net:
         assert len(net.pieces) == 19
         blocks = [net.block(number, terms=Step(number // 4, number % 4, 4)) for number in range(36)]
-        found = [net.batch_of(block) for block in blocks]
+        found = [net.out_of(block, 7, NONE) for block in blocks]
         assert found[:16] == [28] * 16
         assert found[16:20] == [25] * 4  # epoch 0's last three, the last of 4, and epoch 1's first
         assert found[20:36] == [28] * 16
         last = net.block(37, terms=Step(9, 1, 2))
-        assert net.batch_of(last) == 7 + 4
-        assert net.batch_of(net.block(0)) == 0
+        assert net.out_of(last, 7, NONE) == 7 + 4
+        assert net.out_of(net.block(0), 7, NONE) == 7
+
+
+def test_line_of_a_small_batch_moves_a_continued_net_as_far_as_in_one_it_has_learnt_with(settings):
+    """Of 100 lines a step so far: a step of 7, of 28 in four parts, of 100, weights of 2."""
+    with Setup(settings(batch_size=28, learnt_batch=100)) as net:
+        assert net.out_of(net.block(0), 7, NONE) == 100
+        assert net.out_of(net.block(0), 120, NONE) == 120
+        assert net.out_of(net.block(0), 7, np.full(7, 2, np.float32)) == 200
+    s = settings(consistency="bsp", batch_size=28, micro_batches=4, learnt_batch=100)
+    with Setup(s) as net:
+        assert net.out_of(net.block(0, terms=Step(0, 0, 4)), 7, NONE) == 100
 
 
 @pytest.mark.parametrize(("workers", "size"), [(1, 4), (2, 2), (9, 1)])

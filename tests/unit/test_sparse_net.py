@@ -63,6 +63,24 @@ def test_gradients_are_divided_by_weights_so_that_2_is_twice(method, clock, work
         assert out_of(block, weights, 5, slice(0, 3)) == weight * by_hand
 
 
+@pytest.mark.parametrize(
+    ("method", "clock", "workers", "by_hand"),
+    [("adagrad", -1, 3, 20.0), ("sgd", -1, 3, 20.0), ("sgd", -1, 9, 27.0), ("adam", 0, 1, 20.0)],
+)
+def test_line_of_a_small_batch_moves_a_continued_net_as_far_as_before(
+    method, clock, workers, by_hand
+):
+    """3 lines of a step of 20 lines so far; of all nine workers' 27 with sgd; 5 x 4 of bsp's."""
+    net = Net(NetSettings(optimizer=method, batch_size=1000, learnt_batch=20), 1)
+    net.workers = workers
+    block = held_block(terms=Step(clock, slots=4))
+    plain = np.zeros(0, np.float32)
+    assert net._out_of(block, plain, 5, slice(0, 3)) == pytest.approx(by_hand)
+    assert net._out_of(block, np.full(5, 2, np.float32), 5, slice(0, 3)) == pytest.approx(
+        2 * by_hand
+    )
+
+
 # --- the dense layers ----------------------------------------------------------------------------
 
 

@@ -55,7 +55,7 @@ from snailps.models.packed_tables import NoSurvey, opened_model, put_tables
 from snailps.models.parameters import Parameters, Pull, Vector, pulled
 from snailps.models.row_bounds import LOSS_BOUND
 from snailps.models.shared_settings import check_optimizer
-from snailps.models.sparse.clipping import counts_of, judged
+from snailps.models.sparse.clipping import BATCHES, counts_of, judged
 from snailps.models.stopping import Figures, decided_by
 
 ENOUGH = 32 << 20
@@ -102,9 +102,9 @@ class Mlp(Worker, Adopted, Cut, Surveyed, Limited, Reported):
     def adopt(cls, settings: MlpSettings, explicit: Callable[[str], str | None]) -> JobSettings:
         if settings.continue_from and explicit("learnt") is None:
             with opened_model(settings) as model:
-                has_header = f"{HEADER}.npy" in model.members
-                learnt = int(model.settings().get("learnt", 0)) if has_header else 0
-            settings = replace(settings, learnt=learnt)
+                said = model.settings() if f"{HEADER}.npy" in model.members else {}
+            learnt, batch = (int(said.get(name, 0)) for name in ("learnt", "learnt_batch"))
+            settings = replace(settings, learnt=learnt, learnt_batch=batch)
         return adopted(settings)
 
     @classmethod
@@ -256,20 +256,24 @@ class Mlp(Worker, Adopted, Cut, Surveyed, Limited, Reported):
         ready: Ready = block.prepared
         size = self.settings.part_size
         loss = weighed = 0.0
+        steps = 0
         # A part of a step is pushed even if it is empty: its clock waits for it.
         for first in range(0, len(ready.labels) or int(block.clock >= 0), size):
             labels = ready.labels[first : first + size]
+            of_labels = ready.weights[first : first + size]
             weights = self._net.use(ready.pull or self._net.pull())
             gradients = self._net.blank()
             of_part, weight = self._gradients(
-                ready.x[first : first + size], labels, ready.weights[first : first + size],
-                weights, gradients, self._batch_of(block),
+                ready.x[first : first + size], labels, of_labels, weights, gradients,
+                self._out_of(block, len(labels), of_labels),
             )  # fmt: skip
             loss, weighed = loss + of_part, weighed + weight
             self._net.push(gradients)
             if block.slot == 0:
                 self._count_step(block)
+                steps += 1
         metrics = {"units": float(len(ready.labels)), "lr": self.settings.lr, **ready.counts}
+        metrics[BATCHES] = float(steps)
         return {**metrics, "loss": loss, "examples": weighed}
 
     def finish(self) -> None:
@@ -326,12 +330,20 @@ class Mlp(Worker, Adopted, Cut, Surveyed, Limited, Reported):
             self._order = epoch, examples
         return examples
 
-    def _batch_of(self, block: Block) -> float:
-        """Sum of the weights of all micro-batches of a block's clock; 0 without clocks."""
+    def _out_of(self, block: Block, labels: int, weights: Floats) -> float:
+        """Divisor of a part's gradients: the sum of the weights of its batch.
+
+        With clocks, of all micro-batches of its clock.  Where a model goes on, a line of a smaller
+        batch than `learnt_batch` moves it as far as in one: the optimizer's state is of those.
+        """
         if block.clock < 0:
-            return 0.0
-        first = block.number - block.slot
-        return sum(self._weight_of(first + slot) for slot in range(block.slots))
+            weight = float(weights.sum(dtype=np.float64)) if len(weights) else float(labels)
+        else:
+            first = block.number - block.slot
+            parts, counts = range(first, first + block.slots), self._part_counts
+            labels = sum(counts[number % len(counts)] for number in parts)
+            weight = sum(map(self._weight_of, parts))
+        return weight * max(1.0, self.settings.learnt_batch / max(1, labels))
 
     def _weight_of(self, number: int) -> float:
         """Sum of the weights of a block's examples, in a job with clocks."""

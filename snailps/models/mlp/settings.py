@@ -27,6 +27,7 @@ from snailps.models.layers import Floats, Layers, check_widths
 from snailps.models.shared_settings import (
     ACTIVATION,
     CONTINUE_FROM,
+    LEARNT_BATCH,
     SHUFFLE,
     STOP_AFTER,
     STOP_BY,
@@ -145,6 +146,7 @@ class MlpSettings(JobSettings):
     )
     shuffle: bool = setting(True, **SHUFFLE)
     continue_from: str = setting("", **CONTINUE_FROM)
+    learnt_batch: int = setting(0, **LEARNT_BATCH)
 
     def validate(self, where: Callable[[str], str]) -> None:
         JobSettings.validate(self, where)

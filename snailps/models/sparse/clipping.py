@@ -1,6 +1,6 @@
 """Values far beyond the scale of their column: counted where they are trained, judged at the end.
 
-    batches -> counts_of -> metrics of a block -> sums of the job -> judged -> Counted
+    batches -> counts_of, `BATCHES` -> metrics of a block -> sums of the job -> judged -> Counted
 
 A column's scale comes from a sample of the whole input.  Training clips values beyond `LIMIT` times
 the scale, and predictions clip them alike: the model's `Encoding.clipped` names their columns.
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 SHARE_MAX = 0.01
 """Share of examples with a clipped value of one column from which the job is refused."""
+BATCHES = f"{COUNT}batches"
+"""Metric of networks: the steps that a block took.  Their mean size goes into the model's file."""
 NAMES_MAX = 64
 """Most columns that a block counts: those with the most clipped values."""
 SHOWN = 8
@@ -47,6 +49,13 @@ def judged(
     settings: SparseSettings | MlpSettings, counts: Mapping[str, float], units: int
 ) -> Counted:
     """Have predictions clip as the training did; refuse a job that clipped too many values."""
+    counts = dict(counts)
+    if batches := counts.pop(BATCHES.removeprefix(COUNT), 0):
+        size = max(getattr(settings, "learnt_batch", 0), round(units / batches))
+        more: dict[str, Any] = {"learnt_batch": size}  # of networks alone
+        settings = replace(settings, **more)
+    if not counts:
+        return Counted(settings)
     encoding, names = Encoding.of_text(settings.encoding), _names_in(settings)
     by_key = {int(key): int(count) for key, count in counts.items()}
     clipped = tuple(sorted({*encoding.clipped, *by_key}))

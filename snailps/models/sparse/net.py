@@ -38,10 +38,10 @@ from snailps.models.layers import Layers, check_widths
 from snailps.models.losses import LOSSES
 from snailps.models.packed_tables import Classes, Packed, grown_tensors
 from snailps.models.parameters import Parameters, Vector, pulled
-from snailps.models.shared_settings import ACTIVATION
+from snailps.models.shared_settings import ACTIVATION, LEARNT_BATCH
 from snailps.models.sparse import evaluate
 from snailps.models.sparse.batch import TABLE, Batch, Floats, Keys, batch_reader
-from snailps.models.sparse.clipping import counts_of
+from snailps.models.sparse.clipping import BATCHES, counts_of
 from snailps.models.sparse.first_layer import (
     AtServers,
     AtWorker,
@@ -120,6 +120,7 @@ class NetSettings(ClassesSettings):
         low=1e-6,
         high=100.0,
     )
+    learnt_batch: int = setting(0, **LEARNT_BATCH)
 
     def validate(self, where: Callable[[str], str]) -> None:
         ClassesSettings.validate(self, where)
@@ -146,7 +147,7 @@ class Net(SparseWorker):
     row_updates: ClassVar[Mapping[str, RowUpdate]] = STEPPED_BY_SHARDS
     Settings = NetSettings
     settings: NetSettings
-    shape = ("hidden", "activation")
+    shape = ("hidden", "activation", "learnt_batch")
     learns_by_heart = True
 
     # --- at the master -----------------------------------------------------------------------
@@ -330,6 +331,7 @@ class Net(SparseWorker):
             "lr": self.settings.lr,
             "bad_lines": float(batch.bad),
             **counts_of([batch.beyond]),
+            BATCHES: float(len(edges) if block.clock < 0 else block.slot == 0),
             "loss": loss * self._loss_unit,
             "examples": weight,
         }
@@ -371,12 +373,18 @@ class Net(SparseWorker):
         With bsp, of all batches of all blocks of the step, which are of even length.  With sgd,
         steps of several workers from about the same weights add up to one step of `batch_size`;
         steps of other optimizers do not grow with gradients.
+
+        Gradients of a few lines are larger than those of `learnt_batch`, of which the optimizer's
+        state knows: where a model goes on, a line of a smaller batch moves it as far as in one.
         """
         s, count = self.settings, of_batch.stop - of_batch.start
         if block.clock >= 0:
-            return block.slots * _weight(weights, examples)
-        weight = _weight(weights[of_batch], count)
-        return weight * min(s.batch_size / count, self.workers) if s.method == "sgd" else weight
+            parts, lines, weight = 1.0, block.slots * examples, _weight(weights, examples)
+            weight *= block.slots
+        else:
+            parts = min(s.batch_size / count, self.workers) if s.method == "sgd" else 1.0
+            lines, weight = count, _weight(weights[of_batch], count)
+        return weight * max(parts, s.learnt_batch / max(1, lines))
 
     def _step(
         self, way: Way, batch: Batch, edge: tuple[int, int], weights: Vector, out_of: float
