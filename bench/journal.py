@@ -31,6 +31,7 @@ from snailps.master.context import Context
 from snailps.master.effects import Fact, Outbox
 from snailps.master.job.controller import JobController
 from snailps.master.job.job import Job
+from snailps.master.job.present import JobHooks
 from snailps.master.job.state import pack
 from snailps.master.journal import Journal
 from snailps.master.member import Member
@@ -95,14 +96,14 @@ class Side:
     def open(self, life, past=None):
         """The members and the course of a life."""
         context = Context(self.settings, Out(self.journal), life, time.monotonic())
-        lifecycle, above = SimpleNamespace(fail=_fail), SimpleNamespace(fail_job=_fail, expel=_fail)
+        lifecycle, above = SimpleNamespace(fail=_fail), SimpleNamespace()
         facts = past.facts if past is not None else ()
         self.members = Membership(context, lifecycle, above, facts)
         self.controller = JobController(
             context, SimpleNamespace(files=None, reader=None), self.members, lifecycle, Rows(),
-            SimpleNamespace(sum=lambda counter: 0), above, past,
+            SimpleNamespace(sum=lambda counter: 0), JobHooks(_fail, _fail, _fail, _fail), past,
         )  # fmt: skip
-        self.controller.job, self.controller.phase = self.job, JobPhase.READY
+        self.controller.leases.job, self.controller.present.phase = self.job, JobPhase.READY
 
 
 def _fail(text, *_):
@@ -148,7 +149,7 @@ def write(folder, facts, *, servers, shards, workers, port, settings=None, seed=
     members = nodes[servers:]
     numbers = [member.number for member in members]
     side.journal.note("train", {"nodes": numbers, "at": time.time(), "restored": 0})
-    side.controller.begin_training(side.job, numbers, None, time.monotonic())
+    side.controller.training.begin(side.job, numbers, None, time.monotonic())
     return {"blocks": side.job.schedule.size, **_train(side, members, facts, random.Random(seed))}
 
 
@@ -177,7 +178,7 @@ def _train(side, members, facts, chance):
         count += 2
         if journal.is_long:
             at, compactions = time.thread_time(), compactions + 1
-            journal.compact(side.controller.snapshot(time.monotonic()))
+            journal.compact(side.controller.training.snapshot(time.monotonic()))
             stalls.append(time.thread_time() - at)
         steps.append(clock() - start)
         if count % 10_000 == 0:
@@ -215,7 +216,7 @@ def take_over(folder, settings=None):
     read = time.perf_counter()
     side.job.prepare(len(side.members.nodes("worker")))  # beside the loop, in a master
     prepared = time.perf_counter()
-    side.controller.recovery.go_on(side.controller, side.job, time.monotonic())
+    side.controller.opening.recovery.go_on(side.job, time.monotonic())
     end = time.perf_counter()
     side.journal.close()
     return {

@@ -39,6 +39,7 @@ from snailps.master.heartbeats import HeartbeatMonitor
 from snailps.master.interrupts import Interrupts
 from snailps.master.job.controller import JobController
 from snailps.master.job.ended_jobs import MASTER_DIED
+from snailps.master.job.present import JobHooks
 from snailps.master.job.recovery import Recovered
 from snailps.master.job.run_metrics import run_figures
 from snailps.master.job.submissions import Submissions
@@ -100,7 +101,7 @@ class MasterCore:
             lifecycle,
             self.replication.shard_orders,
             self.shard_reports,
-            self,
+            JobHooks(self.fail_job, self.export_cancelled, self.job_ended, self.expel),
             past if self.life.job_goes_on else None,
         )
         for fact in () if self.life.job_goes_on else facts:
@@ -186,7 +187,7 @@ class MasterCore:
 
     def _started(self, event: events.Started, now: float) -> None:
         if event.job is not None:
-            self.job_controller.prepare(event.job, event.workers)
+            self.job_controller.opening.prepare(event.job, event.workers)
         self.rows.begin()
 
     def _received(self, event: Received, now: float) -> None:
@@ -210,7 +211,7 @@ class MasterCore:
 
     def _journal_grown(self, event: events.JournalGrown, now: float) -> None:
         if not self.lifecycle.stopping:
-            self.job_controller.compact(now)
+            self.job_controller.training.compact(now)
 
     def _journal_kept(self, kept: bool, event: Event, now: float) -> None:
         self.out.kept = kept
@@ -242,14 +243,14 @@ class MasterCore:
             self.replication.step(holds, now)
         if not self.lifecycle.stopping:
             self.replication.report(now)
-            self.job_controller.report(now)
+            self.job_controller.handout.report(now)
         self.members.report_status(now)
 
     def _formed(self, now: float) -> None:
         self.lifecycle.go(ClusterPhase.FORMED)
         self._report_formed()
         self.replication.formed(now)
-        self.job_controller.formed(now)
+        self.job_controller.opening.formed(now)
         self._take_early(now)
 
     def _take_early(self, now: float) -> None:
@@ -276,7 +277,7 @@ class MasterCore:
             self.members.ask_usage()
         if not self.lifecycle.stopping and self.members.route is not None:
             self.shard_reports.ask()
-            self.job_controller.check_checkpoint(now)
+            self.job_controller.training.check_checkpoint(now)
             if not (self.lifecycle.forming or self.members.returning):
                 self.rows.check(now)
             if not self.lifecycle.forming:
@@ -329,7 +330,7 @@ class MasterCore:
             if member.resume_state:
                 self._come_back(member, now)
             elif member.has_route:
-                self.job_controller.start(member)
+                self.job_controller.handout.start(member)
         for member in [m for m in self.members.nodes() if m.missed]:
             self.departures.lose(member, member.missed, now)
         self.job_controller.all_back(now)
@@ -356,7 +357,7 @@ class MasterCore:
 
     def _come_back(self, member: Member, now: float) -> None:
         try:
-            self.job_controller.came_back(member, now)
+            self.job_controller.handout.came_back(member, now)
         except Exception as error:  # in the state that it reported
             self.out.put(Broken(member.peer, error))
 
@@ -367,11 +368,11 @@ class MasterCore:
             job_controller.remember()
             job_controller.end()
             self.interrupts.forget()
-        elif job_controller.interrupted:
+        elif job_controller.present.interrupted:
             job = job_controller.job
             share = job.schedule.progress if job is not None else 0.0
             text = f"interrupted after {share:.0%} of the training"
-            if job_controller.figures.get("files", True):  # a model need not list them
+            if job_controller.present.figures.get("files", True):  # a model need not list them
                 text += "; the model so far is saved"
             self.lifecycle.stop(EXIT_INTERRUPTED, text)
         else:
@@ -419,7 +420,7 @@ class MasterCore:
         return self.interrupts.may_leave
 
     def _send_stop(self, broken: bool, text: str) -> None:
-        self.job_controller.cluster_ends()
+        self.job_controller.looks.close()
         stop = messages.Stop(broken, text)
         for member in list(self.members.all.values()):
             member.stopped()
@@ -445,7 +446,7 @@ class MasterCore:
         self.lifecycle.end()
 
     def _collect_figures(self, now: float) -> None:
-        self.job_controller.figures = run_figures(
+        self.job_controller.present.figures = run_figures(
             self.members, self.replication, self.shard_reports, self.job_controller,
             self.own_rss_mb(), now,
         )  # fmt: skip
@@ -459,7 +460,7 @@ class MasterCore:
             self.out.happened("joined", member.short_name, f"{member.short_name} joined")
         if member.role == "worker":
             self.departures.joined(member)
-            self.job_controller.start(member)
+            self.job_controller.handout.start(member)
         elif member.role == "server":
             self.replication.joined(member, now)
 
@@ -507,19 +508,19 @@ class MasterCore:
         }
 
     def _member_call_table(self) -> dict[type[Any], Callable[[Member, Any, int, float], None]]:
-        leases, job_controller = self.job_controller.leases, self.job_controller
+        leases = self.job_controller.leases
         return {
             messages.Lease: leases.lease,
             messages.Done: leases.done,
             messages.CheckOut: leases.check_out,
             messages.Fetch: leases.fetch,
-            messages.Summarise: job_controller.summarise,
+            messages.Summarise: self.submissions.summarise,
             messages.Declare: self._declare,
             messages.SaveRows: self.rows.save,
             messages.LoadRows: self.rows.load,
             messages.Submit: self.submissions.submit,
             messages.Cancel: self._cancel,
-            messages.AskJob: job_controller.report_job,
+            messages.AskJob: self.submissions.report_job,
             messages.Shutdown: self._shutdown,
         }
 
@@ -641,12 +642,12 @@ class MasterCore:
             tables = self.members.table_registry.named()
             self.out.reply(call, messages.Report({"tables": tables}))
         elif ask.what == "job":
-            self.out.reply(call, messages.Report(self.job_controller.newest()))
+            self.out.reply(call, messages.Report(self.submissions.newest()))
         elif ask.what == "map":
             if job is None or self.reported_phase != "training":
                 self.out.reply(call, messages.Report({}))
                 return
-            self.job_controller.inspection.map(
+            self.job_controller.looks.inspection.map(
                 job, lambda places: self.out.reply(call, messages.Report(dict(places))), now
             )
         else:

@@ -32,13 +32,14 @@ from snailps.errors import EXIT_FAILED, EXIT_OK, EXIT_WRONG
 from snailps.master.context import Context
 from snailps.master.effects import Forget
 from snailps.master.job.controller import JobController
+from snailps.master.job.present import FailJob
 from snailps.master.job.submissions import Submissions
 from snailps.master.lifecycle import Lifecycle
 from snailps.master.member import Member
 from snailps.master.membership import Membership
 from snailps.master.phases import AT_WORK, JobPhase, Stay
 from snailps.master.replication.controller import ReplicationController
-from snailps.master.session_rows import FailJob, SessionRows
+from snailps.master.session_rows import SessionRows
 from snailps.node.limits import GOODBYE_S, GRACE_S
 from snailps.node.status import EventKind
 from snailps.transport import messages

@@ -133,7 +133,7 @@ class Interrupts:
             doing = PHASE_WORDS[cast(Phase, now_in)]
             self._lifecycle.fail(f"interrupted while {doing}; nothing was saved", EXIT_INTERRUPTED)
         else:
-            self._job_controller.interrupt(now)
+            self._job_controller.training.interrupt(now)
 
     def leave(self, why: str, code: int | None = None) -> None:
         """End this process alone; another master continues from the journal. The exit code is by
@@ -147,7 +147,7 @@ class Interrupts:
     def _step_export(self, now: float) -> None:
         """Signals during the export: the first one asks for what is being done; one more cancels
         the export; the next one ends the cluster, or this master, at once."""
-        export = self._job_controller.export
+        export = self._job_controller.exporting.export
         later_signals = self._signals - max(1, self._early)
         if later_signals > 1 and self.may_leave:
             self.leave(export.verdict())
@@ -165,7 +165,7 @@ class Interrupts:
         self._servers_leave = text
         if self._job_controller.phase is JobPhase.TRAINING:
             log.warning("%s", text)
-            self._job_controller.interrupt(now)
+            self._job_controller.training.interrupt(now)
         # During an export servers stay until it ends.
         elif self._job_controller.phase is not JobPhase.EXPORTING:
             self._end_without_servers()

@@ -267,7 +267,7 @@ class Master:
 
     @property
     def figures(self) -> dict[str, Any]:
-        return self.core.job_controller.figures
+        return self.core.job_controller.present.figures
 
     def recorded(self) -> dict[str, Any]:
         """Status, history, settings, log lines, metrics and last map of words at the run's end."""
@@ -277,7 +277,7 @@ class Master:
             "settings": self._origins(),
             "lines": self._log_tail.lines(),
             "figures": self.figures,
-            "words": self.core.job_controller.inspection.last_map,
+            "words": self.core.job_controller.looks.inspection.last_map,
         }
 
     @property

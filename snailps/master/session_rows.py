@@ -18,13 +18,13 @@ import enum
 import logging
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Protocol
 
 from snailps.dataclass import dataclass, replace
 from snailps.errors import EXIT_FAILED, CheckpointError, ClusterError, SnailError, explain
 from snailps.master.checkpoints import CheckpointController, Hooks
 from snailps.master.context import Context
 from snailps.master.job.controller import JobController
+from snailps.master.job.present import FailJob
 from snailps.master.job.submissions import Submissions
 from snailps.master.lifecycle import Lifecycle
 from snailps.master.member import Member
@@ -34,12 +34,6 @@ from snailps.node.effects import WorkDone
 from snailps.transport import messages
 
 log = logging.getLogger(__name__)
-
-
-class FailJob(Protocol):
-    """Fail the job of a session, else the cluster."""
-
-    def __call__(self, text: str, code: int = EXIT_FAILED, trace: str = "") -> None: ...
 
 
 class State(enum.Enum):

@@ -126,7 +126,7 @@ class StatusReport:
         shards, files = self.shards(), self._files
         share = job.progress(now) if job is not None else 0.0
         doing = job.pass_text() if job is not None else ""
-        if doing and (tests := self._job_controller.epoch_tests) is not None and tests.text:
+        if doing and (tests := self._job_controller.looks.epoch_tests) is not None and tests.text:
             doing = f"{doing}: {tests.text}"
         eta_s = None
         if files is not None:
@@ -167,10 +167,10 @@ class StatusReport:
             "requests_per_s": sum(s["pulls_per_s"] + s["pushes_per_s"] for s in shards),
             "checkpoint": self._checkpoints.status(now),
             "loop": self.times.status(),
-            "message": self._core.lifecycle.verdict or self._job_controller.failed,
+            "message": self._core.lifecycle.verdict or self._job_controller.present.failure,
             "validation": dict(job.inspected.validation) if job is not None else {},
             "tests": self._tests(job) if job is not None else [],
-            "figures": dict(self._job_controller.figures),
+            "figures": dict(self._job_controller.present.figures),
             "events": self.events.listed(),
             "master": self._of_master(),
             "job_name": job.name if job is not None else "",
@@ -214,8 +214,10 @@ class StatusReport:
         """Progress of the export, or of loading first rows, where one is under way."""
         phase = self._job_controller.phase
         if phase is JobPhase.LOADING:
-            return self._job_controller.loading
-        return self._job_controller.export.progress if phase is JobPhase.EXPORTING else None
+            return self._job_controller.survey.loading
+        return (
+            self._job_controller.exporting.export.progress if phase is JobPhase.EXPORTING else None
+        )
 
     def _node(
         self, member: Member, silence_s: float | None, leased: int, clock: int | None, now: float
@@ -258,7 +260,7 @@ class StatusReport:
         if not member.has_route:
             return _REACH_WORDS[member.reach]
         if self._job_controller.phase is JobPhase.EXPORTING and member.role != "driver":
-            unreported = self._job_controller.export.unreported
+            unreported = self._job_controller.exporting.export.unreported
             is_asked = member.number in unreported
             return "asked for its counters" if is_asked else "waiting for the export"
         if self._members.returning and member.resume_state and member.work is Work.IDLE:

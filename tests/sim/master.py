@@ -116,7 +116,7 @@ class Reader:
     def test(self, job, validation, reading):
         """Reads every row twice, in the place of a test; a generator."""
         cluster = self._master.cluster
-        tests = self._master.core.job_controller.epoch_tests
+        tests = self._master.core.job_controller.looks.epoch_tests
         if tests is None or tests.text != "testing":
             return {"figure": 0.0}  # the validation data is read, or the job has failed
         client = yield from self._connect(next(reading.numbers))

@@ -9,6 +9,7 @@ from snailps.master.context import Context
 from snailps.master.effects import Outbox
 from snailps.master.job.controller import JobController
 from snailps.master.job.job import Job
+from snailps.master.job.present import JobHooks
 from snailps.master.life import COMMAND
 from snailps.master.member import Member
 from snailps.master.phases import Reach, Work
@@ -63,8 +64,8 @@ def context_of(out, *, settings=None, cluster_id=7, begun=0.0, life=COMMAND):
     return Context(settings or MasterSettings(), out, cluster_id, begun, life)
 
 
-def controller_of(members, out, shard_orders, **above):
-    """A job's controller among stand-ins; `above`: what is done where it asks for that."""
+def controller_of(members, out, shard_orders, past=None, **hooks):
+    """A job's controller among stand-ins; `hooks`: what is done where it asks for that."""
     asked = dict.fromkeys(("fail_job", "export_cancelled", "job_ended", "expel"), pytest.fail)
     return JobController(
         context_of(out),
@@ -73,7 +74,8 @@ def controller_of(members, out, shard_orders, **above):
         SimpleNamespace(stopping=False),
         shard_orders,
         SimpleNamespace(sum=lambda counter: 0, never_pushed=list),
-        SimpleNamespace(**{**asked, **above}),
+        JobHooks(**{**asked, **hooks}),
+        past,
     )
 
 

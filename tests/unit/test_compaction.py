@@ -20,7 +20,7 @@ from snailps.errors import ClusterError
 from snailps.master import journal as module
 from snailps.master.effects import Fact, Snapshot
 from snailps.master.job.job import Job
-from snailps.master.job.recovery import JobRecovery, Recovered
+from snailps.master.job.recovery import Recovered
 from snailps.master.job.state import pack
 from snailps.master.journal import BASE, BEGUN, CLUSTER, FACTS, Journal
 from snailps.master.phases import JobPhase
@@ -322,19 +322,21 @@ class Side:
         )  # fmt: skip
         self.out = self.members.out = TestOutbox()
         rows = MagicMock(clocks_set=True, expiring=False, moving=False, open=lambda *_: False)
-        self.controller = controller_of(self.members, self.out, rows)
-        self.controller.phase = JobPhase.READY
-        self.controller.job = self.job
+        past = None
+        if facts is not None:
+            past = Recovered(facts, "", *self.journal.check(self.journal.read()))
+        self.controller = controller_of(self.members, self.out, rows, past)
+        self.controller.leases.job = self.job
+        self.controller.present.phase = JobPhase.READY
         if facts is None:
             self.journal.take()
             self.journal.begin([FIRST])
             self.journal.keep_base(pack(self.job.base()))
             self.out.note = self.journal.note
             self.out.note(TRAIN.kind, TRAIN.data)
-            self.controller.begin_training(self.job, NODES[:3], None, NOW)
+            self.controller.training.begin(self.job, NODES[:3], None, NOW)
         else:
-            past = Recovered(facts, "", *self.journal.check(self.journal.read()))
-            JobRecovery(past, self.members, rows).go_on(self.controller, self.job, NOW)
+            self.controller.opening.recovery.go_on(self.job, NOW)
 
     def close(self):
         self.job.close()
@@ -380,7 +382,7 @@ def test_job_goes_on_from_a_compacted_journal_where_it_stood(tmp_path, kind, tur
     living = Side(tmp_path, kind)
     held = living.train(turns, hold)
     assert living.job.schedule.over == (not hold and kind != "rounds")
-    living.journal.compact(living.controller.snapshot(NOW))
+    living.journal.compact(living.controller.training.snapshot(NOW))
     ended()
     living.journal.close()
     facts, _ = read(living.journal.path)

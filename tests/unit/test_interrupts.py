@@ -65,7 +65,7 @@ def test_other_signals_end_the_training_early(make_job, number):
     world = World(make_job())
     world.forms()
     send(world, number)
-    assert world.core.job_controller.interrupted
+    assert world.core.job_controller.present.interrupted
     assert state(world) == (ClusterPhase.FORMED, 0)
 
 
@@ -74,7 +74,7 @@ def test_sigterm_is_sigint_where_nobody_can_go_on(make_job, how):
     world = World(make_job(), **how)
     world.forms()
     send(world, TERM)
-    assert world.core.job_controller.interrupted
+    assert world.core.job_controller.present.interrupted
     world.tick(seconds=LEAVE_S)
     send(world, TERM)
     assert state(world) == (ClusterPhase.STOPPING, 130)
@@ -86,7 +86,7 @@ def test_sigterm_of_a_master_whose_journal_fails_meanwhile_saves_the_model(make_
     send(world, TERM)
     world.handle(events.JournalFailed())
     world.tick(seconds=LEAVE_S)
-    assert world.core.job_controller.interrupted
+    assert world.core.job_controller.present.interrupted
 
 
 def test_sigterm_of_all_saves_the_model(make_job):
@@ -95,7 +95,7 @@ def test_sigterm_of_all_saves_the_model(make_job):
     send(world, TERM)
     world.note(server, m.Leaving("SIGTERM"))
     world.tick(seconds=2 * LEAVE_S)
-    assert world.core.job_controller.interrupted
+    assert world.core.job_controller.present.interrupted
     assert state(world) == (ClusterPhase.FORMED, 0)
 
 
@@ -121,7 +121,7 @@ def test_sigint_after_sigterm_saves_the_model(make_job, at_member):
     else:
         send(world, INT)
     world.tick(seconds=2 * LEAVE_S)
-    assert world.core.job_controller.interrupted
+    assert world.core.job_controller.present.interrupted
     assert state(world) == (ClusterPhase.FORMED, 0)
 
 
@@ -173,7 +173,7 @@ def test_signal_during_a_takeover_whose_nodes_end_with_it_saves_the_model(make_j
     for member in (1, 2, 3):
         rejoin(world, member)
     world.tick(times=4)
-    assert world.core.job_controller.interrupted
+    assert world.core.job_controller.present.interrupted
     assert state(world) == (ClusterPhase.FORMED, 0)
 
 
@@ -185,7 +185,7 @@ def test_first_signal_lets_an_export_finish(make_job, number, asked):
         world.note(2, m.Leaving("SIGINT"))
     send(world, number)
     world.tick(seconds=2 * LEAVE_S)
-    assert not world.core.job_controller.export.cancelled
+    assert not world.core.job_controller.exporting.export.cancelled
     world.work()
     world.tick(times=3)
     assert state(world) == (ClusterPhase.STOPPING, 0)
@@ -199,11 +199,11 @@ def test_sigterm_that_comes_twice_is_one(make_job):
     world.note(server, m.Leaving("SIGTERM"))
     send(world, TERM)
     world.tick(seconds=2 * LEAVE_S)
-    assert world.core.job_controller.interrupted
+    assert world.core.job_controller.present.interrupted
     assert state(world) == (ClusterPhase.FORMED, 0)
     world = exporting(make_job)
     send(world, TERM, TERM)
-    assert not world.core.job_controller.export.cancelled
+    assert not world.core.job_controller.exporting.export.cancelled
 
 
 @pytest.mark.parametrize("signals", [(INT, INT), (TERM, TERM), (INT, TERM)])
@@ -212,7 +212,7 @@ def test_second_signal_ends_an_export_and_leaves_the_journal(make_job, signals):
     send(world, signals[0])
     world.tick(seconds=LEAVE_S)
     send(world, signals[1])
-    assert world.core.job_controller.export.cancelled
+    assert world.core.job_controller.exporting.export.cancelled
     world.tick(seconds=10.0)
     assert state(world) == (ClusterPhase.LEFT, 130 if signals[-1] == INT else 143)
     assert {fact.kind for fact in world.facts()}.isdisjoint({"stopped", "exported"})
@@ -229,9 +229,9 @@ def test_signal_after_one_that_has_ended_the_training_ends_its_export(make_job):
         world.note(worker, m.Finished({}))
     world.tick(times=3)
     assert world.core.job_controller.phase is JobPhase.EXPORTING
-    assert not world.core.job_controller.export.cancelled
+    assert not world.core.job_controller.exporting.export.cancelled
     send(world, INT)
-    assert world.core.job_controller.export.cancelled
+    assert world.core.job_controller.exporting.export.cancelled
     send(world, INT)  # at once
     assert state(world) == (ClusterPhase.LEFT, 130)
 
@@ -249,8 +249,8 @@ def test_session_whose_servers_leave_during_a_job_is_saved_after_it(phase):
     saved, calls = [], []
     lifecycle = SimpleNamespace(ending=False, forming=False, fail=lambda *how: calls.append(how))
     job = SimpleNamespace(
-        phase=phase, interrupt=lambda now: calls.append("early"),
-        export=SimpleNamespace(cancelled=False),
+        phase=phase, training=SimpleNamespace(interrupt=lambda now: calls.append("early")),
+        exporting=SimpleNamespace(export=SimpleNamespace(cancelled=False)),
     )  # fmt: skip
     interrupts = Interrupts(
         context_of(effects.Outbox(kept=True)), lifecycle, job, SimpleNamespace(returning=False),

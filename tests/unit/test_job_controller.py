@@ -18,15 +18,15 @@ MICRO_BATCHES = 4
 
 def test_course_logs_how_far_an_export_is(stepped, now, caplog):
     controller, *_ = stepped
-    controller.export.begin(now.s - 9)
-    told = controller.export.progress = ExportProgress(lambda: now.s)
+    controller.exporting.export.begin(now.s - 9)
+    told = controller.exporting.export.progress = ExportProgress(lambda: now.s)
     told.plan([1.0])
     told.begin("reading table w", 100, "fragments")
     told.add(20)
     with caplog.at_level("INFO"):
         for _ in range(30):
             now.s += 1
-            assert not controller.export.step(now.s)
+            assert not controller.exporting.export.step(now.s)
             told.add(1)
     assert [record.message for record in caplog.records] == [
         "exporting 20%: reading table w, 20 of 100 fragments, 4 s left",
@@ -38,9 +38,9 @@ def test_course_logs_how_far_an_export_is(stepped, now, caplog):
 def test_cancelled_export_that_does_not_end_is_left_behind(now):
     failed, nodes = [], SimpleNamespace(nodes=lambda *roles: [])
     controller = controller_of(nodes, TestOutbox(), None, export_cancelled=failed.append)
-    controller.phase = JobPhase.EXPORTING
-    told = controller.export.begin(now.s)
-    controller.export.cancel(now.s)
+    controller.leases.job, controller.present.phase = SimpleNamespace(), JobPhase.EXPORTING
+    told = controller.exporting.export.begin(now.s)
+    controller.exporting.export.cancel(now.s)
     assert told.cancelled
     now.s += CANCEL_S
     controller.step(now.s)
@@ -78,7 +78,7 @@ def stepped(now):
     controller.ended_jobs.newest = 1
     blocks = [Piece("in", n, n + 1) for n in range(40)]
     book = BspSchedule(Entries(blocks), micro_batches=MICRO_BATCHES, nodes=[1])
-    controller.job = SimpleNamespace(
+    controller.leases.job = SimpleNamespace(
         schedule=book, pass_="train", clocked=True, rounds=0, progress=lambda now: 0.0, units=0,
         diverged="", refused="", expires=0, ticks=[0],
         settings=SimpleNamespace(consistency="bsp"),
@@ -90,7 +90,7 @@ def stepped(now):
     return (
         controller,
         book,
-        lambda: controller.step_training(controller.job, book, [worker], now.s),
+        lambda: controller.training.step(controller.job, [worker], now.s),
         worker,
         out,
     )
@@ -100,7 +100,7 @@ def test_steps_that_are_left_when_a_training_ends_early_are_trained_however_long
     stepped, now
 ):
     controller, book, step, worker, _ = stepped
-    controller.end_early(controller.job, "target_loss", now.s)
+    controller.training.end_early(controller.job, "target_loss", now.s)
     for number in range(3 * MICRO_BATCHES):
         assert book.take(1).number == number
         now.s += DROP_S - 1  # all together take longer than one may
@@ -114,7 +114,7 @@ def test_steps_that_are_left_when_a_training_ends_early_are_trained_however_long
 def test_block_of_a_step_that_does_not_end_is_given_up(stepped, now):
     """What it has pushed does not matter: a step is applied with all of its slots, or never."""
     controller, book, step, worker, out = stepped
-    controller.end_early(controller.job, "interrupt", now.s)
+    controller.training.end_early(controller.job, "interrupt", now.s)
     book.take(1)
     step()
     answers(out, now.s, moved_bytes=0, half_pushed=True)

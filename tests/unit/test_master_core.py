@@ -90,7 +90,7 @@ def test_signal_ends_the_training_early_and_a_second_one_at_once(make_job):
     server, *workers = world.forms()
     world.handle(events.Signal())
     world.tick()
-    assert world.core.job_controller.interrupted
+    assert world.core.job_controller.present.interrupted
     assert world.ask(workers[0], m.Lease("train")).number == -1
     world.handle(events.Signal())
     world.tick()

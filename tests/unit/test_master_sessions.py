@@ -242,7 +242,7 @@ def test_session_whose_only_worker_is_lost_during_the_export_has_its_result(make
 
 def test_export_of_a_job_that_fails_meanwhile_is_cancelled(make_job, tmp_path):
     world, _, (worker, _) = exporting_session(make_job, tmp_path)
-    progress = world.core.job_controller.export.progress
+    progress = world.core.job_controller.exporting.export.progress
     world.note(worker, m.Failed("it cannot end"))
     assert progress.cancelled
     assert any(isinstance(effect, effects.CancelExport) for effect in world.effects)
@@ -303,7 +303,7 @@ def test_job_that_follows_on_one_that_failed_has_nothing_of_it(make_job):
     driver = world.join("driver")
     world.ask(driver, m.Submit(make_job.values))
     controller, replication = world.core.job_controller, world.core.replication
-    inspection, told = controller.inspection, []
+    inspection, told = controller.looks.inspection, []
     world.slow = True
     world.services.reader.landmarks = lambda job, reading, sharp: {"of": job}
     inspection.map(controller.job, told.append, world.now)
@@ -312,7 +312,7 @@ def test_job_that_follows_on_one_that_failed_has_nothing_of_it(make_job):
     world.tick()
     assert inspection.running
     replication.standbys.redundancy.metrics.moves = 3
-    controller.job.ticks, controller.expiry._tick = [0, 7], 7
+    controller.job.ticks, controller.training.expiry._tick = [0, 7], 7
     assert world.ask(driver, m.Cancel()) == m.Ok()
     for worker in workers:
         world.handle(events.Gone(worker, "begins anew"))
@@ -471,4 +471,4 @@ def test_peak_memory_of_the_process_is_in_the_figures(make_job):
         world.handle(events.Gone(peer, "connection closed"))
     world.tick()
     assert world.core.lifecycle.over
-    assert world.core.job_controller.figures["peak_rss_mb"] == 100.0
+    assert world.core.job_controller.present.figures["peak_rss_mb"] == 100.0

@@ -711,7 +711,7 @@ def test_session_that_ends_during_a_job_ends_the_job_and_saves_then(tmp_path):
     world.tick(times=4)
     assert isinstance(world.ask(driver, m.Shutdown()), m.Ok)
     world.tick(times=4)
-    assert world.core.job_controller.failed == "the session ends"
+    assert world.core.job_controller.present.failure == "the session ends"
     assert not world.orders(m.Save)  # its worker is still here
     world.note(2, m.Bye({}))
     world.handle(gone(2))
@@ -771,7 +771,7 @@ def test_session_in_the_folder_of_a_job_is_refused():
 
 def test_order_of_saving_is_not_given_while_a_job_is_at_work():
     world, driver = with_folder(Folder())
-    world.core.job_controller._go(world.core.job_controller.phase.PREPARING)
+    world.core.job_controller.present.go(world.core.job_controller.phase.PREPARING)
     assert "a job is at work" in str(world.ask(driver, m.SaveRows("/there")))
     assert not [
         e for e in world.effects if isinstance(e, effects.Order) and isinstance(e.message, m.Save)

@@ -37,6 +37,7 @@ class ExpiryClock:
     def begin(self, now: float) -> None:
         """Begin a job: set the clock of shards back, or its first rows would seem to be of the end
         of the last job."""
+        self._shard_orders.expired = 0
         if self._tick:
             self._shard_orders.expire(0, 0, now)
         self._tick = 0

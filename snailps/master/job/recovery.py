@@ -15,18 +15,19 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from numpy.typing import NDArray
 
-from snailps.api.range_passes import TrainingPlan
 from snailps.dataclass import dataclass, field
 from snailps.errors import ConfigError
 from snailps.master.checkpoints import CheckpointController
 from snailps.master.effects import Fact
-from snailps.master.job.expiry import ExpiryClock
+from snailps.master.job.export_phase import ExportPhase
 from snailps.master.job.job import Job, plan_of
 from snailps.master.job.state import JobState, decode, unpack
+from snailps.master.job.survey_phase import SurveyPhase
+from snailps.master.job.training_phase import TrainingPhase
 from snailps.master.leases.service import UNDECIDED, LeaseService
 from snailps.master.membership import Membership
 from snailps.master.replication.shard_orders import ShardOrders
@@ -47,91 +48,47 @@ class Recovered:
     arrays: Mapping[str, NDArray[Any]] = field(default_factory=dict)
 
 
-class RoundCourse(Protocol):
-    """What closes the rounds of a job that has some: the option `rounds` fills it."""
-
-    @property
-    def inspecting(self) -> bool:
-        """Whether the model inspects the previous round."""
-
-    @property
-    def busy(self) -> bool:
-        """Whether a round is being applied or inspected."""
-
-    def step(self, now: float) -> None: ...
-
-    def lost(self, now: float) -> None: ...
-
-    def stood_still(self, seconds: float) -> None: ...
-
-    def forget(self) -> None: ...
-
-    def facts(self) -> list[Fact]: ...
-
-    def replay(self, fact: Fact) -> None: ...
-
-    def repeat(self, now: float) -> None: ...
-
-
-class Course(Protocol):
-    """The controller of the job, as its recovery drives it."""
-
-    leases: LeaseService
-    checkpoints: CheckpointController
-    expiry: ExpiryClock
-    round: RoundCourse | None
-
-    def begin_survey(self, job: Job, now: float) -> None: ...
-
-    def summarised(self, now: float) -> None: ...
-
-    def begin_training(
-        self,
-        job: Job,
-        nodes: list[int],
-        state: JobState | None,
-        now: float,
-        plan: TrainingPlan | None = None,
-    ) -> None: ...
-
-    def set_clock(self, job: Job, clock: int, now: float) -> None: ...
-
-    def ends_early(self, *, interrupted: bool, now: float) -> None: ...
-
-    def exported_before(self, job: Job, figures: dict[str, Any], now: float) -> None: ...
-
-
 class JobRecovery:
     """Replays the facts of an earlier master."""
 
     def __init__(
-        self, past: Recovered | None, members: Membership, shard_orders: ShardOrders
+        self,
+        past: Recovered | None,
+        members: Membership,
+        shard_orders: ShardOrders,
+        leases: LeaseService,
+        checkpoints: CheckpointController,
+        survey: SurveyPhase,
+        training: TrainingPhase,
+        exporting: ExportPhase,
     ) -> None:
         self._past = past or Recovered([])  # None: this master is the first
         self._facts = self._past.facts
         self._members, self._shard_orders = members, shard_orders
+        self._leases, self._checkpoints, self._survey = leases, checkpoints, survey
+        self._training, self._exporting = training, exporting
         self.known = bool(self._facts)
         self.begun = any(fact.kind in ("survey", "train") for fact in self._facts)
         """Whether the job had begun a pass, which is resumed and not begun again."""
 
-    def go_on(self, controller: Course, job: Job, now: float) -> None:
+    def go_on(self, job: Job, now: float) -> None:
         """Bring a prepared job to its earlier state, once all members are back or given up.
         SnailError if the input has changed or the journal is damaged."""
         self.begun = False
         self._members.table_registry.remake(now)
-        controller.checkpoints.forget_others()
+        self._checkpoints.forget_others()
         train, exported = self._last("train"), self._last("exported")
         if train:
-            self._train(controller, job, train, now)
+            self._train(job, train, now)
             self._resume_time(job, "state" if self._last("state") else "train", now)
         else:
-            controller.begin_survey(job, now)
+            self._survey.begin(job, now)
             self._resume_time(job, "survey", now)
             if any(fact.kind == "summary" for fact in self._facts):
                 job.adopt(self._base(job))
-                controller.summarised(now)
+                self._survey.summarised(now)
         if exported:
-            controller.exported_before(job, exported["figures"], now)
+            self._exporting.exported_before(job, exported["figures"], now)
         self._past, self._facts = Recovered([]), []  # they may be many, and are applied
         share, what = job.progress(now), "training" if job.pass_ == "train" else "survey"
         text = "took over from the previous master: %.0f%% of the %s done"
@@ -165,35 +122,35 @@ class JobRecovery:
             )
         return base
 
-    def _train(self, controller: Course, job: Job, train: dict[str, Any], now: float) -> None:
+    def _train(self, job: Job, train: dict[str, Any], now: float) -> None:
         base = state = self._base(job)
         later = self._last("state")
         if later:
             state = decode(later["job"], self._past.arrays, base)
         plan = plan_of(train.get("rotation"))
-        controller.begin_training(job, train["nodes"], state, now, plan)
-        controller.checkpoints.continued_from = train["restored"]
+        self._training.begin(job, train["nodes"], state, now, plan)
+        self._checkpoints.continued_from = train["restored"]
         clocks_set = False
         for fact in self._facts[self._place_of("state" if later else "train") + 1 :]:
             if fact.kind in ("close", "look", "round"):
-                assert controller.round is not None
-                controller.round.replay(fact)
+                assert self._training.looks.round is not None
+                self._training.looks.round.replay(fact)
             elif fact.kind == "early":
-                self._early(controller, job, now=now, **fact.data)
+                self._early(job, now=now, **fact.data)
             else:
                 clocks_set = clocks_set or fact.kind == "clocks"
                 _replay(job, fact, now)
         # The journal may end between the loss of a worker and its "retire".
         for number in self._members.gone_nodes:
             job.schedule.retire(number)
-        controller.expiry.resume(job, now)
-        controller.leases.clocks_noted = clocks_set
+        self._training.expiry.resume(job, now)
+        self._leases.clocks_noted = clocks_set
         # Only if no worker can have leased anything: shards drop what is staged with that order.
         # After a power cut the journal may lack "clocks", but then a worker reports a block.
         if job.schedule.clocks is not None and not (clocks_set or self._has_leased()):
-            controller.set_clock(job, base.clock, now)
-        if controller.round is not None:
-            controller.round.repeat(now)
+            self._training.set_clock(job, base.clock, now)
+        if self._training.looks.round is not None:
+            self._training.looks.round.repeat(now)
         self._fence(job, now)
 
     def _has_leased(self) -> bool:
@@ -206,11 +163,11 @@ class JobRecovery:
             for state in states
         )
 
-    def _early(self, controller: Course, job: Job, why: str, size: int, now: float) -> None:
+    def _early(self, job: Job, why: str, size: int, now: float) -> None:
         """Repeat an early end of the training."""
         job.ended_by = why
         job.schedule.close(size)
-        controller.ends_early(interrupted=why == "interrupt", now=now)
+        self._training.ends_early(interrupted=why == "interrupt", now=now)
 
     def _fence(self, job: Job, now: float) -> None:
         """Fence lost workers again, and seal what they had pushed completely."""

@@ -40,7 +40,7 @@ def run_figures(
     expired = replication.shard_orders.expired
     return {
         **job.figures(sums, now),
-        **controller.figures,
+        **controller.present.figures,
         "rows": shard_reports.sum("rows"),
         **({"expired": expired} if expired else {}),
         **controller.checkpoints.figures(),

@@ -1,6 +1,7 @@
 """Owns a submitted job before it begins, and its tie to its driver: loading, cancelling, loss.
 
-    Submit -> Work(load_job) -> JobController.prepare, or its error to the driver
+    Submit -> Work(load_job) -> OpeningPhase.prepare, or its error to the driver
+    AskJob, Summarise -> what a job has left, from `EndedJobs` or the present job
     Cancel, a lost driver -> loading is given up, the job fails, or ends early
 
 Loading runs the user's module beside the loop, with a limit: an import may hang, and cannot be
@@ -11,15 +12,17 @@ seconds.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import cast
+from typing import Any, cast
 
+from snailps.config import to_mapping
 from snailps.dataclass import dataclass, replace
 from snailps.errors import ClusterError, SnailError, explain, frames_of, with_frames
 from snailps.master.context import Context
 from snailps.master.job.controller import JobController
 from snailps.master.job.input import address_of, check_driver_files
+from snailps.master.job.job import Job
 from snailps.master.lifecycle import Lifecycle
 from snailps.master.member import Member
 from snailps.master.membership import Membership
@@ -27,6 +30,7 @@ from snailps.master.phases import ClusterPhase, JobPhase
 from snailps.master.services import Services
 from snailps.node.effects import WorkDone
 from snailps.node.status import Phase
+from snailps.outward import outward, without_secrets
 from snailps.transport import messages
 
 log = logging.getLogger(__name__)
@@ -58,6 +62,7 @@ class Submissions:
         self._life, self._out, self._services = context.life, context.out, services
         self._members, self._lifecycle = members, lifecycle
         self._job_controller, self._fail_job = job_controller, fail_job
+        self._ended_jobs = job_controller.ended_jobs
         self._loading: _Loading | None = None
         self._submitter = 0  # the driver of the newest submitted job
         self._data_at = ""  # the driver's address, where the job reads data of the driver
@@ -128,7 +133,7 @@ class Submissions:
         workers = self._members.joined("worker")
         for worker in workers:
             worker.job_submitted()
-        self._job_controller.prepare(done.result, len(workers), call)
+        self._job_controller.opening.prepare(done.result, len(workers), call)
 
     def stood_still(self, seconds: float) -> None:
         if (loading := self._loading) is not None:
@@ -165,9 +170,46 @@ class Submissions:
             return
         if message.early:
             if self._job_controller.phase is JobPhase.TRAINING:
-                self._job_controller.interrupt(now)
-        elif not self._job_controller.cancel(now):
+                self._job_controller.training.interrupt(now)
+        elif not self._job_controller.exporting.cancel(now):
             self._fail_job("the job was cancelled")
+
+    def summarise(self, member: Member, message: messages.Summarise, call: int, now: float) -> None:
+        """Send a worker the summary of the survey. A driver gets the summary of an ended job or of
+        the present one, empty before all is merged."""
+        if member.role != "driver":
+            self._job_controller.survey.summarise(member, call, now)
+            return
+        nothing = messages.Summary(b"")
+        if (present := self._at_work(message.job)) is not None:
+            merged = present.summary is not None and present.pass_ == "train"
+            self._out.reply(call, present.summary_message() if merged else nothing)
+        else:
+            self._out.reply(call, self._ended_jobs[message.job].summary or nothing)
+
+    def report_job(self, member: Member, message: messages.AskJob, call: int, now: float) -> None:
+        """Answer a driver that asks what a job has left; for the present job, at its end."""
+        if self._at_work(message.job) is not None:
+            self._ended_jobs.wait(call)
+        else:
+            self._out.reply(call, self._ended_jobs[message.job].report())
+
+    def newest(self) -> dict[str, Any]:
+        """Number and settings of the present job, or of the last one while its tables are there;
+        without settings if there is none."""
+        number = self._ended_jobs.newest
+        settings: Mapping[str, str] = {}
+        if (present := self._at_work(number)) is not None:
+            settings = to_mapping(present.settings)
+        elif number in self._ended_jobs and self._ended_jobs[number].tables is not None:
+            settings = self._ended_jobs[number].settings
+        return {"job": number, "settings": outward(settings, without_secrets)}
+
+    def _at_work(self, number: int) -> Job | None:
+        """The present job, if that is its number."""
+        newest = self._ended_jobs.newest
+        is_newest = number == newest and newest not in self._ended_jobs
+        return self._job_controller.job if is_newest else None
 
     def driver_gone(self, driver: Member) -> None:
         """Cancel the job of a lost driver if it reads the driver's data, or has no output: then
@@ -186,5 +228,5 @@ class Submissions:
             why = "its driver is gone, and the job has no output"
         else:
             return
-        if not self._job_controller.cancel(self._lifecycle.now):
+        if not self._job_controller.exporting.cancel(self._lifecycle.now):
             self._fail_job(why)

@@ -1,0 +1,108 @@
+"""Owns a job's survey, from its begin until the training begins: its summary, and first rows.
+
+    begin -> leases ... -> all parts merged -> Work(end_survey) -> summarised
+          -> [Work(load) of first rows] -> training
+
+Calls of workers wait for the summary here. `now` is monotonic seconds.
+"""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+
+from snailps.api.export_progress import ExportProgress
+from snailps.errors import ClusterError
+from snailps.master.effects import Outbox
+from snailps.master.job.job import Job
+from snailps.master.job.present import PresentJob
+from snailps.master.job.training_phase import TrainingPhase
+from snailps.master.leases.service import LeaseService
+from snailps.master.member import Member
+from snailps.master.phases import JobPhase
+from snailps.master.services import Services
+from snailps.transport import messages
+
+log = logging.getLogger(__name__)
+
+
+class SurveyPhase:
+    def __init__(
+        self,
+        out: Outbox,
+        services: Services,
+        leases: LeaseService,
+        present: PresentJob,
+        training: TrainingPhase,
+    ) -> None:
+        self._out, self._services, self._leases = out, services, leases
+        self._present, self._training = present, training
+        self._calls: list[int] = []  # of workers that wait for the summary
+        self.loading = ExportProgress()
+        """Of reading first rows from a file."""
+
+    def begin(self, job: Job, now: float) -> None:
+        self._out.note("survey", {})
+        self._present.go(JobPhase.SURVEY)
+        job.begin_pass("survey", now)
+
+    def step(self, job: Job, now: float) -> None:
+        if job.schedule.over:
+            job.end_pass(now)
+            self._present.beside(partial(self._end_survey, job), self._ended)
+
+    def _end_survey(self, job: Job) -> str:
+        """Make the summary, beside the loop; returns what the job will write, in words."""
+        job.end_survey()
+        files = job.check_room(job.summary)
+        self._services.keep_base(job.base())
+        return files
+
+    def _ended(self, files: str, now: float) -> None:
+        if files:
+            self._out.happened("files", "", f"will write {files}")
+            log.info("will write %s", files)
+        self.summarised(now)
+
+    def summarised(self, now: float) -> None:
+        """The survey is merged, and the journal's base has it: load first rows, or train."""
+        self._out.note("summary", {})
+        job, _ = self._leases.running()
+        assert job.summary is not None
+        self._out.say(f"survey done, summary of {len(job.summary) / 1e6:.1f} MB")
+        if job.loader is None:
+            self._train(None, now)
+            return
+        self._present.go(JobPhase.LOADING)
+        reading = self._training.looks.inspection.reading(dict(self._present.figures))
+        self.loading = ExportProgress()
+        read = partial(self._services.reader.load, job, job.loader, reading, self.loading)
+        self._present.beside(read, self._train)
+
+    def _train(self, _: object, now: float) -> None:
+        job, _ = self._leases.running()
+        assert job.summary is not None
+        self._training.open(job, now)
+        self._leases.answer(now)
+        for call in self._calls:
+            self._out.reply(call, job.summary_message())
+        self._calls.clear()
+
+    # --- what workers ask ------------------------------------------------------------------------
+
+    def summarise(self, member: Member, call: int, now: float) -> None:
+        """Send a worker the summary once all is merged."""
+        job, schedule = self._leases.running()
+        if job.summary is not None and job.pass_ == "train":
+            self._out.reply(call, job.summary_message())
+        elif not schedule.over:  # another master has begun the survey again
+            self._out.reply(call, messages.Again())
+        else:
+            member.wait_for("the survey to be merged", now)
+            self._calls.append(call)
+
+    def refuse(self) -> None:
+        """Answer the workers that wait: the job has failed."""
+        for call in self._calls:
+            self._out.reply(call, ClusterError("the job has failed"))
+        self._calls.clear()
