@@ -2,9 +2,10 @@
 
 A text of one word has the shares of its labels' weights, whoever trains it: {softmax, hs, ns, ova}
 x {weights of lines, of classes, soft labels, several labels, a normal form} x {a training, a
-further one, a retraining}; tests after an epoch and calibrations have the figures of these.
+further one, `partial_fit` of a file and of memory, a retraining}; tests after an epoch and calibrations have the figures of these.
 """
 
+import contextlib
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -12,6 +13,8 @@ import pytest
 from emulated import trained
 
 import snailps
+from snailps.estimators import base
+from snailps.estimators.jobs import Finished
 from snailps.models.classifier.retraining import Retraining, retrained
 from snailps.vectors.fasttext_bin import read_bin
 from snailps.vectors.label_prediction import LabelModel
@@ -123,6 +126,45 @@ def chances(path):
     return np.array([found[b"__label__x"], found[b"__label__y"]])
 
 
+@pytest.fixture
+def jobs(monkeypatch, tmp_path):
+    """In the place of `run_job`: trains in this process; the settings that jobs were given."""
+    asked = []
+
+    @contextlib.contextmanager
+    def run(worker_class, settings, source, monitor, **_):
+        asked.append(settings)
+        path = source[0] if isinstance(source, list) else source.path
+        job = {
+            "worker_class": worker_class, "input": str(path),
+            "output": str(tmp_path / f"job{len(asked)}"), **settings,
+        }  # fmt: skip
+        with trained(job, 1) as (cls, results):
+            files = cls.export(results)["files"]
+        monitor.finish({"train_loss": 1.0}, [{"epoch": 1, "loss": 1.0}])
+        yield Finished({"train_loss": 1.0}, files)
+
+    monkeypatch.setattr(base, "run_job", run)
+    return asked
+
+
+def estimator(form, loss):
+    classes = form.settings.get("class_weights")
+    more = {"negatives": NEGATIVES} if loss == "ns" else {}
+    return snailps.TextClassifier(
+        dim=4, lr=0.5, maxn=0, loss=loss, soft_labels=form.weighed, verbose=False,
+        normalize=form.settings.get("normalize", ""),
+        class_weight={"x": 3} if classes == "x=3" else classes, **more,
+    )  # fmt: skip
+
+
+def assert_has_shares(model, form, loss):
+    """Estimators have the probabilities of a text add up to 1, whatever the loss."""
+    by_hand = form.shares(loss)
+    found = model.predict_proba([form.word])[0]
+    assert found == pytest.approx(by_hand / by_hand.sum(), abs=0.03)
+
+
 def loss_by_hand(form, loss, p):
     """The loss of a test, by the weights of the text: of labels, or of lines and all labels."""
     total = terms = 0.0
@@ -173,3 +215,35 @@ def test_a_calibration_never_raises_the_error_on_its_own_lines(tmp_path, loss, n
     report = snailps.calibrate(path, tmp_path / "text", soft_labels=form.weighed)
     assert report.calibration_error_after <= report.calibration_error_before
     assert bool(report.path) == (LabelModel(path).calibration.changes_probabilities)
+
+
+@pytest.mark.parametrize(("loss", "name"), cells(LOSSES))
+def test_partial_fits_of_a_file_lead_to_the_shares_by_hand(tmp_path, jobs, loss, name):
+    """The first call has 4 epochs, the second one goes on with 12."""
+    form = FORMS[name]
+    (tmp_path / "text.txt").write_text(form.text)
+    model = estimator(form, loss)
+    for epochs in (4, 12):
+        model.partial_fit(str(tmp_path / "text.txt"), epochs=epochs)
+    assert ["continue_from" in settings for settings in jobs] == [False, True]
+    assert list(model.classes_) == ["x", "y"]
+    assert_has_shares(model, form, loss)
+
+
+IN_MEMORY = [name for name in FORMS if not name.startswith("several")]
+"""Forms that Python says; several labels of a text are in files alone."""
+
+
+@pytest.mark.parametrize(("loss", "name"), [cell for cell in cells(LOSSES)
+                                            if cell.values[1] in IN_MEMORY])  # fmt: skip
+def test_partial_fits_of_labels_in_memory_lead_to_the_shares_by_hand(jobs, loss, name):
+    form = FORMS[name]
+    weights = [of_line for of_line, _ in form.lines] * TIMES
+    labels = [dict(labels) for _, labels in form.lines] * TIMES
+    if all(None in of_line.values() for of_line in labels):
+        labels = [next(iter(of_line)) for of_line in labels]
+    given = {} if set(weights) == {1} else {"sample_weight": weights}
+    model = estimator(form, loss).set_params(soft_labels=False)
+    for epochs in (4, 12):
+        model.partial_fit([form.word] * len(labels), labels, epochs=epochs, **given)
+    assert_has_shares(model, form, loss)
