@@ -2,7 +2,8 @@
 
 A text of one word has the shares of its labels' weights, whoever trains it: {softmax, hs, ns, ova}
 x {weights of lines, of classes, soft labels, several labels, a normal form} x {a training, a
-further one, `partial_fit` of a file and of memory, a retraining}; tests after an epoch and calibrations have the figures of these.
+further one, `partial_fit` of a file and of memory, a retraining}; tests after an epoch and
+calibrations have the figures of these.
 """
 
 import contextlib
