@@ -96,8 +96,8 @@ def admit(path: str, where: str, modules: Collection[str], cure: str = OF_FILE) 
     Python does so anyway.  `ConfigError` for any other module; `cure` is the end of its message.
     """
     name = path.partition(":")[0]
-    is_ours = name.startswith("snailps.")
-    if not is_ours and name not in ([modules] if isinstance(modules, str) else modules):
+    is_of_snailps = name.startswith("snailps.")
+    if not is_of_snailps and name not in ([modules] if isinstance(modules, str) else modules):
         raise ConfigError(f"{where}: {path} is a class of your own, and {cure.format(module=name)}")
     _imported(name, f"{where}: {path}")
 

@@ -98,8 +98,8 @@ def section(text, title):
     return re.search(rf"^## {title}\n(.*?)(?=^## |\Z)", text, re.DOTALL | re.MULTILINE).group(1)
 
 
-def test_architecture_has_three_pictures_and_twelve_invariants():
-    assert len(re.findall(r"^```$", ARCHITECTURE, re.MULTILINE)) == 2 * 3
+def test_architecture_has_four_pictures_and_twelve_invariants():
+    assert len(re.findall(r"^```$", ARCHITECTURE, re.MULTILINE)) == 2 * 4
     numbers = re.findall(r"^(\d+)\. \*\*", section(ARCHITECTURE, "Twelve invariants"), re.MULTILINE)
     assert [int(number) for number in numbers] == list(range(1, 13))
 

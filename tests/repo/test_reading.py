@@ -1,0 +1,66 @@
+"""docs/design/reading.md: the way through the core's files, which need nothing above the border."""
+
+import re
+from pathlib import Path
+
+from sources import PACKAGE, module_name
+from test_border import EXCEPTIONS, INSIDE, ROOMS, modules_named, room_of, room_reached
+
+DESIGN = PACKAGE.parent / "docs" / "design"
+ROWS = re.findall(
+    r"^\| `([^`]+)` \| (.*) \|$", (DESIGN / "reading.md").read_text(encoding="utf-8"), re.MULTILINE
+)
+FILES = [file for file, _ in ROWS]
+BUILT_ON_IT = {*ROOMS["OPTIONS"], *ROOMS["PRODUCTS"]}
+FEWEST, MOST = 30, 40
+"""Files that are read in two evenings."""
+
+
+def test_page_leads_from_the_frame_to_the_journal():
+    assert FEWEST <= len(FILES) == len(set(FILES)) <= MOST
+    assert (FILES[0], FILES[-1]) == ("transport/frame.py", "master/journal.py")
+    assert [file for file in FILES if not (PACKAGE / file).is_file()] == []
+    assert [question for _, question in ROWS if not question.endswith("?")] == []
+
+
+def test_files_of_the_core_import_no_option_or_product():
+    lines = {
+        f"{file}: {name}": room_reached(name)
+        for file in FILES
+        for name in modules_named(PACKAGE / file)
+    }
+    assert {room_of(module_name(PACKAGE / file)) for file in FILES} <= INSIDE
+    wrong = {line for line, room in lines.items() if room in BUILT_ON_IT}
+    assert wrong - {*EXCEPTIONS.splitlines()} == set()
+
+
+def file_named(name: str, package: str) -> str:
+    """The file that a question names: in its package, or by the end of its path."""
+    files = sorted(str(path.relative_to(PACKAGE)) for path in PACKAGE.rglob("*.[ph]*"))
+    packages = [package, *(["files"] if package == "data" else [])]
+    near = [f"{place}/{name}" for place in packages if (PACKAGE / place / name).is_file()]
+    return (near or [file for file in files if f"/{file}".endswith(f"/{name}")] or [name])[0]
+
+
+def is_read(file: str) -> bool:
+    """Whether the page has the file; a `.pyx` is read with its `.pxd`."""
+    return file in FILES or str(Path(file).with_suffix(".pyx")) in FILES
+
+
+def test_questions_of_the_core_name_files_of_the_page():
+    page = (DESIGN / "questions.md").read_text(encoding="utf-8")
+    wrong, count = [], 0
+    for section in page.split("\n## snailps/")[1:]:
+        package = section.split("\n")[0].rpartition("snailps/")[2]
+        for question in re.split(r"^(?=\d+\. )", section, flags=re.MULTILINE)[1:]:
+            if not re.match(r"\d+\. \*core\* ", question):
+                continue
+            count += 1
+            names = re.findall(r"`([\w/]+\.(?:py|pyx|pxd|h))\b", question)
+            wrong += [
+                f"{package}: {question.partition('**')[2][:60]}: {name}"
+                for name in names
+                if not is_read(file_named(name, package))
+            ]
+    assert wrong == []
+    assert count >= len(FILES)
