@@ -215,11 +215,9 @@ class Client:
             self._add(Part(request, shard, 0, body, table, here, groups))
         return request
 
-    def push(
-        self, table, keys, values, clock=-1, slot=0, on_part=lambda keys: None, *, assigns=False
-    ):
+    def push(self, table, keys, values, clock=-1, slot=0, on_part=lambda keys: None, *, options=0):
         """Pushes values; a request. `on_part` gets the keys of each part once acknowledged.
-        `assigns`: they take the place of the rows."""
+        `options` is a sum of `Option`: with ASSIGN, values take the place of the rows."""
         request = Request(Kind.PUSH, f"push of {len(keys)} keys")
         by_key = dict(zip(keys, values, strict=True))
         for shard, here in self._by_shard(keys):
@@ -227,7 +225,7 @@ class Client:
             self._seq += 1
             body, groups = _grouped(
                 self._seq, here, rows.shape[1], rows, clock, slot, self.route.frag_num,
-                Option.ASSIGN if assigns else 0,
+                options,
             )  # fmt: skip
             part = Part(request, shard, 0, body, table, here, groups, on_part)
             part.seq = self._seq

@@ -43,6 +43,10 @@ class Counted(AccessMethod):
             raise ValueError("a row has weights, and no push made them")
         return np.hstack([weights + values, pushes + np.float32(1)])
 
+    def assign(self, keys, values):
+        """Each value takes the place of its row, as if one push had made it."""
+        return np.hstack([values, np.ones((len(keys), 1), np.float32)])
+
 
 class Joined:
     """Merges a survey: the numbers of its blocks, in the order of their parts."""

@@ -14,6 +14,7 @@ import pytest
 from snailps.api.tables import Table
 from snailps.errors import RemoteError
 from snailps.transport import messages
+from snailps.transport.frame import Option
 from tests.sim.cluster import Cluster
 from tests.sim.jobs import METHOD, JobPlan, JobRun
 from tests.sim.lives import PLAIN
@@ -32,6 +33,8 @@ STILL_S = 4.0
 STOPPED_S = 45.0
 """Several times that limit. Who stands still himself does not count it against others."""
 ASSIGNED = 1000.0
+PUSHES = 7.0
+"""State of rows that are assigned with it."""
 
 
 class Tables(Driver):
@@ -170,15 +173,21 @@ class Tables(Driver):
             yield from self._push_to(name, self.counts.get(name, 0) + 1)
 
     def _assign(self):
-        """Gives rows a value that is no sum; not where state goes with them, as it would go."""
-        yield from self._push_to("plain", self.counts["plain"] + ASSIGNED, assigns=True)
+        """Gives rows a value that is no sum: the method makes their state, then it comes along."""
+        for name in OWN:
+            yield from self._push_to(name, self.counts[name] + ASSIGNED, options=Option.ASSIGN)
+        name = "of-a-method"
+        options = Option.ASSIGN | Option.STATE
+        yield from self._push_to(name, self.counts[name] + ASSIGNED, options=options)
 
-    def _push_to(self, name, value, *, assigns=False):
+    def _push_to(self, name, value, *, options=0):
         """Pushes to the rows of a table, which are `value` then."""
         before = self.counts.get(name, 0)
         self._possible[name] = {before, value}
-        rows = np.full((len(KEYS), DIM), value if assigns else value - before, np.float32)
-        push = self.client.push(self.numbers[name], KEYS, rows, assigns=assigns)
+        rows = np.full((len(KEYS), DIM), value if options else value - before, np.float32)
+        if options & Option.STATE:
+            rows = np.hstack([rows, np.full((len(KEYS), 1), PUSHES, np.float32)])
+        push = self.client.push(self.numbers[name], KEYS, rows, options=options)
         yield from self.wait(push)
         self.counts[name], self._possible[name] = value, {value}
 
