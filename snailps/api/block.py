@@ -76,7 +76,7 @@ class Block:
     piece : Piece
         Where its bytes are; `path`, `start` and `stop` are fields of it.
     path : str
-        The file; for a block over several files (`data.joined`), a name for messages.
+        The file; for a block over several files (`files.joined`), a name for messages.
     start, stop : int
         Its bytes in the file.  A line or word belongs to the block that has its first byte.
     epoch : int

@@ -163,7 +163,7 @@ class Cut:
     def shuffles(cls, settings: Any) -> bool:
         """Whether the order of the input means nothing, so that each epoch draws its blocks anew.
 
-        If so, a block consists of strands from all over its file (`data.blocks.strands`), and a
+        If so, a block consists of strands from all over its file (`files.blocks.strands`), and a
         model should draw the order of its lines from `Block.seed`.  Default: no, blocks are cut and
         leased in the order of the input.
         """

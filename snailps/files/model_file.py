@@ -4,7 +4,7 @@
     open archive -> ModelFile -> settings, an array in memory, an array mapped
 
 Equal arrays give equal bytes, and a file appears whole or not at all.  A size that a file announces
-is compared with the file's length before memory is taken (`data.array_archives`).  Must not know
+is compared with the file's length before memory is taken (`files.array_archives`).  Must not know
 models.
 """
 

@@ -1,4 +1,4 @@
-"""data.scratch among processes: one unpacked copy a host."""
+"""files.scratch among processes: one unpacked copy a host."""
 
 import multiprocessing
 

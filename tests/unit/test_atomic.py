@@ -1,4 +1,4 @@
-"""data.atomic: files that appear complete, with the rights of those that they replace."""
+"""files.atomic: files that appear complete, with the rights of those that they replace."""
 
 import os
 import stat

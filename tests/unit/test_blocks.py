@@ -1,4 +1,4 @@
-"""data.blocks: what the user names -> sources -> blocks -> bytes, every unit exactly once."""
+"""files.blocks: what the user names -> sources -> blocks -> bytes, every unit exactly once."""
 
 import contextlib
 import gzip

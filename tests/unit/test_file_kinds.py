@@ -1,4 +1,4 @@
-"""data.file_kinds: what is no input, by its first bytes."""
+"""files.file_kinds: what is no input, by its first bytes."""
 
 import io
 import pickle

@@ -1,4 +1,4 @@
-"""data.matrix_file: the format, blocks of it, damaged files."""
+"""files.matrix_file: the format, blocks of it, damaged files."""
 
 import gzip
 import itertools

@@ -1,4 +1,4 @@
-"""data.scratch, data.host_cache: one copy a host, bounded, locked, removed only when unused."""
+"""files.scratch, files.host_cache: one copy a host, bounded, locked, removed only when unused."""
 
 import contextlib
 import errno

@@ -1,4 +1,4 @@
-"""data.unpacking: packed files and URLs -> their content; damage is one error."""
+"""files.unpacking: packed files and URLs -> their content; damage is one error."""
 
 import bz2
 import gzip
