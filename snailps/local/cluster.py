@@ -46,6 +46,7 @@ from snailps.local.run import LOCAL, SERVERS_MAX, WORKERS_MAX, Run
 from snailps.local.session import Cluster, within
 from snailps.local.session_tables import LocalTable, LocalTensor
 from snailps.local.setting_texts import setting_texts
+from snailps.master.life import SESSION
 from snailps.node.limits import END_S
 from snailps.transport._awake import awake_s
 
@@ -421,7 +422,7 @@ def _start(
         launcher=KeptLauncher,
         servers=servers,
         workers=workers,
-        session=True,
+        life=SESSION,
         on_line=write,
     )
     run.launcher.lines.may_hold = log is None

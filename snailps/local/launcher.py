@@ -39,6 +39,7 @@ from snailps.errors import (
 )
 from snailps.local.fork import may_fork, start
 from snailps.local.fork_server import Forked
+from snailps.master.life import COMMAND, Life
 from snailps.node.limits import END_S
 from snailps.node.phrases import NAME_MARK, OWN_ERROR
 from snailps.transport._awake import awake_s
@@ -172,7 +173,7 @@ class Launcher:
     That thread must live as long as the cluster: the kernel ends a child with the thread that
     started it.
 
-    `session`: the master waits for submitted jobs.  `revives`: a process that a signal has killed
+    `life`: whose jobs the master runs.  `revives`: a process that a signal has killed
     is started again (a master continues from its journal; a worker or server replaces the lost
     one).  `main` is the command ``snailps``: with it, children are forks, as long as this process
     has a single thread; otherwise they are new Python processes.  `called` is the command line
@@ -187,17 +188,17 @@ class Launcher:
         servers: int,
         workers: int,
         config: str | None = None,
-        session: bool = False,
+        life: Life = COMMAND,
         revives: bool = False,
         main: Callable[[], None] | None = None,
         called: str = "",
         on_line: Callable[[str, str], None] = lambda name, line: None,
     ) -> None:
         self._called = called
-        self._restarts_max = RESTARTS_MAX if revives and not session else 0
+        self._restarts_max = RESTARTS_MAX if revives and life.outlives_drivers else 0
         self._deaths: dict[int, int] = {}  # by index: signals that ended it
         self._config = config
-        self._servers, self._workers, self._session = servers, workers, session
+        self._servers, self._workers, self._life = servers, workers, life
         self.lines = ChildLines(on_line)
         self._main, self.on_line = main, self.lines.take
         self.children: list[Child] = []
@@ -272,12 +273,15 @@ class Launcher:
         self, own: Mapping[str, str], pipes: contextlib.ExitStack, give_up: Callable[[], bool]
     ) -> IO[bytes]:
         """Start a master; return the pipe to which it will write its address."""
-        if self._session:  # only processes of this user can connect, so any module is allowed
+        if (
+            self._life.drivers_work
+        ):  # only processes of this user can connect, so any module is allowed
             own = {"modules": "*", **own}
         ready, ready_write = managed_pipe(pipes)
         more: dict[str, Any] = {
-            "config": self._config, "session": self._session, "with_driver": self._session,
-            "called": self._called, "as_json": not self._session,
+            "config": self._config, "session": self._life.drivers_work,
+            "with_driver": not self._life.outlives_drivers,
+            "called": self._called, "as_json": self._prints_figures,
         }  # fmt: skip
         pipe = self.spawn("master", pipes, {"ready_fd": ready_write.fileno()}, **more)
         self.send_settings("master", pipe, own, give_up)
@@ -296,7 +300,9 @@ class Launcher:
         self, role: str, pipe: IO[bytes], give_up: Callable[[], bool] = lambda: False
     ) -> None:
         own = {"master_addr": self.address}
-        if role == "worker" and self._session:  # the master takes source of its driver only
+        if (
+            role == "worker" and self._life.drivers_work
+        ):  # the master takes source of its driver only
             own["accept_source"] = "true"
         if self.address:
             self.send_settings(role, pipe, own, give_up)
@@ -528,8 +534,13 @@ class Launcher:
         files: Mapping[str, int],
         cpus: frozenset[int],
     ) -> Process:
-        prints = role == "master" and not self._session  # figures go to standard output
+        prints = role == "master" and self._prints_figures
         return start(role, arguments, files, main=self._main, cpus=cpus, prints=prints)
+
+    @property
+    def _prints_figures(self) -> bool:
+        """Whether the master writes the figures of its only job to standard output."""
+        return not self._life.outlives_job
 
     def listen_to(self, child: Child) -> None:
         """Read a child's lines, in threads."""

@@ -17,12 +17,13 @@ from snailps.config import RawConfig
 from snailps.errors import ClusterError
 from snailps.local import cluster, launcher, session
 from snailps.local.launcher import Child, Launcher
+from snailps.master.life import SESSION
 from snailps.transport.security.trust import OPEN
 from snailps.transport.sockets import listen
 
 
 def made(kind=Launcher):
-    return kind(RawConfig(), servers=1, workers=1, session=True)
+    return kind(RawConfig(), servers=1, workers=1, life=SESSION)
 
 
 def test_start_of_a_session_interrupted_is_given_up_before_the_caller_goes_on(monkeypatch):
@@ -186,7 +187,7 @@ def test_child_that_does_not_read_its_settings_is_not_waited_for_for_ever(monkey
     monkeypatch.setattr(launcher, "LOOK_S", 0.01)
     looks = []
     settings = {f"worker_class{n}": "x" * 1000 for n in range(200)}
-    one = Hung(RawConfig.from_mapping(settings, "x"), servers=1, workers=1, session=True)
+    one = Hung(RawConfig.from_mapping(settings, "x"), servers=1, workers=1, life=SESSION)
     with pytest.raises(ClusterError, match=r"the master does not read its settings: 1.*bytes of"):
         one.start(lambda: looks.append(True))
     assert looks
