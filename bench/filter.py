@@ -150,14 +150,14 @@ def filter_at_once(inputs: list[list[str]], hosts: int, model: Path, folder: Pat
     """Pages a second of clusters that filter some files each, all at the same time."""
     sys.path.insert(0, str(ROOT))
     from snailps.config.quoting import quote
-    from snailps.filtering.job import Command, FilterJob, settings_for
+    from snailps.filtering.job import FilterCommand, FilterJob, settings_for
 
     env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), pythonpath()])}
     with contextlib.ExitStack() as stack:
         jobs, children = [], []
         for at, some in enumerate(inputs):
             output = folder / f"out-{hosts}-{at}"
-            command = Command(tuple(some), "text", {"hq": str(model)}, KEEP, (), str(output))
+            command = FilterCommand(tuple(some), "text", {"hq": str(model)}, KEEP, (), str(output))
             job = FilterJob(command)
             stack.callback(job.close)
             job.begin()

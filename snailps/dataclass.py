@@ -33,14 +33,14 @@ _RARE = ("ClassVar", "InitVar", "KW_ONLY")
 
 
 @dataclasses.dataclass(init=False, repr=False, eq=False)
-class _Sample:
+class _SampleClass:
     """A class of the library, to see what it gives to each."""
 
     field: int
 
 
-_KIND = fields(_Sample)[0]._field_type  # type: ignore[attr-defined]
-_OF_LIBRARY = {name: value for name, value in vars(_Sample).items() if name == "__replace__"}
+_KIND = fields(_SampleClass)[0]._field_type  # type: ignore[attr-defined]
+_OF_LIBRARY = {name: value for name, value in vars(_SampleClass).items() if name == "__replace__"}
 
 if TYPE_CHECKING:
     from dataclasses import dataclass
@@ -156,7 +156,7 @@ def _with_slots(cls: type, names: tuple[str, ...], attributes: dict[str, Any]) -
 @functools.cache
 def _params(frozen: bool, slots: bool, eq: bool) -> Any:
     """What the library keeps of the decorator's arguments."""
-    params = copy.copy(vars(_Sample)[_PARAMS])
+    params = copy.copy(vars(_SampleClass)[_PARAMS])
     params.frozen, params.eq = frozen, eq
     with suppress(AttributeError):  # Python 3.12 has them all
         params.slots = slots

@@ -102,7 +102,7 @@ def admit(path: str, where: str, modules: Collection[str], cure: str = OF_FILE) 
     _imported(name, f"{where}: {path}")
 
 
-class _Named(MetaPathFinder):
+class _UserModuleFinder(MetaPathFinder):
     """Finds a module that a user has named first in the folder where the user named it.
 
     Only these modules: a folder of data may have files of any name, ``json.py`` among them.
@@ -119,7 +119,7 @@ class _Named(MetaPathFinder):
         return spec if spec is not None and spec.loader is not None else None  # not a mere folder
 
 
-_named = _Named()
+_named = _UserModuleFinder()
 
 
 def search_here(module: str) -> None:

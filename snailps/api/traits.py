@@ -26,7 +26,7 @@ from snailps.api.tables import Rows
 from snailps.api.validation import Validation
 from snailps.config import JobSettings
 from snailps.config.consistency import steps_of
-from snailps.files.blocks import Source
+from snailps.files.blocks import InputFile
 from snailps.files.input_files import InputFiles
 from snailps.files.reading import Reading
 
@@ -171,7 +171,7 @@ class Cut:
 
     @classmethod
     def pieces(
-        cls, settings: Any, sources: Sequence[Source], workers: int
+        cls, settings: Any, sources: Sequence[InputFile], workers: int
     ) -> Sequence[tuple[str, int, int]] | None:
         """List the blocks of an epoch as (path, start, stop), for input that is not cut by size.
 

@@ -49,7 +49,7 @@ KindOption = Annotated[
 
 
 @dataclass(frozen=True, slots=True)
-class Names:
+class AskedRows:
     """The rows of a kge or mf model by name, with the methods of `Vectors` that commands call.
 
     `kind` empty: the kind that has the name.
@@ -68,13 +68,13 @@ class Names:
         return self.model.vector(self.kind or self.model.kind_of(name), name)
 
 
-def opened(path: Path, kind: str) -> Vectors | Names:
+def opened(path: Path, kind: str) -> Vectors | AskedRows:
     """Open a model file for questions by word or name; `ConfigError` for a `kind` it lacks."""
     if path.suffix == ".npz":
         from snailps.estimators.loading import embedding_of
 
         if (model := embedding_of(path)) is not None:
-            return Names(model, model.checked(kind))
+            return AskedRows(model, model.checked(kind))
     if kind:
         raise ConfigError(
             f"--of {kind}: {path} holds word vectors, and words have no kinds: leave --of out"

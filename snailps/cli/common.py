@@ -140,7 +140,7 @@ def hide_reported() -> None:
             handler.addFilter(lambda record: not getattr(record, "reported", False))
 
 
-class _Lines(logging.Formatter):
+class _LogFormatter(logging.Formatter):
     """Format log lines without secrets in addresses and control characters in texts of peers."""
 
     def format(self, record: logging.LogRecord) -> str:
@@ -167,7 +167,7 @@ def set_up_logging(level: str, name: str) -> None:
     handler = json_lines.handler()
     if handler is None:
         handler = logging.StreamHandler(sys.stderr)
-        handler.setFormatter(_Lines(f"%(asctime)s {name}: %(message)s", LOG_TIME))
+        handler.setFormatter(_LogFormatter(f"%(asctime)s {name}: %(message)s", LOG_TIME))
     root = logging.getLogger("snailps")
     root.handlers[:] = [handler]
     root.setLevel(level.upper())

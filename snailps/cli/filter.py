@@ -20,7 +20,7 @@ from snailps.errors import ConfigError
 
 if TYPE_CHECKING:
     from snailps.filtering.job import FilterJob
-    from snailps.filtering.scores import Counts
+    from snailps.filtering.scores import RowCounts
     from snailps.filtering.tasks import Task
 
 
@@ -133,7 +133,7 @@ def command(
                 f"--model {text}: the name {name} is given twice: name each model differently"
             )
         models[name] = path
-    progress = _Progress()
+    progress = _FilterProgress()
     with ExitStack() as stack:
         stack.enter_context(exits_by_signals())
         joined = None
@@ -176,7 +176,7 @@ def _say_what_is_finished(job: FilterJob) -> None:
         typer.echo(f"{finished:,} of {files:,} files are already finished: {words}", err=True)
 
 
-class _Progress:
+class _FilterProgress:
     """How far it is: bytes of finished tasks, rows of all."""
 
     def __init__(self) -> None:
@@ -185,7 +185,7 @@ class _Progress:
         self._rows = self._kept = self._done_bytes = self._at = 0
         self._task: Task | None = None
 
-    def note(self, job: FilterJob, task: Task, counts: Counts | None) -> None:
+    def note(self, job: FilterJob, task: Task, counts: RowCounts | None) -> None:
         if counts is not None:
             self._rows += counts.rows
             self._kept += counts.kept

@@ -45,7 +45,7 @@ from snailps.config import (
 )
 from snailps.errors import EXIT_INTERRUPTED, EXIT_OK, EXIT_WRONG, ClusterError, ConfigError
 from snailps.local.launcher import MasterEnded, labelled, signal_name
-from snailps.local.run import LOCAL, SERVERS_MAX, WORKERS_MAX, Result, Run
+from snailps.local.run import LOCAL, SERVERS_MAX, WORKERS_MAX, ClusterProcesses, Result
 from snailps.master.job.settings import refuse_unread
 from snailps.node.phrases import OWN_ERROR, not_done
 from snailps.node.signals import ending_signals
@@ -248,7 +248,7 @@ def run_local(
         "shard_num": f"{max(1, cores() // (2 * servers))}",
     }
     lines: queue.SimpleQueue[str] = queue.SimpleQueue()
-    run = Run(
+    run = ClusterProcesses(
         RawConfig.from_mapping(local, "--set {key}").merged(raw.over_shared(LOCAL, "--set {key}")),
         config=config,
         servers=servers,

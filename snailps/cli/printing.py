@@ -23,7 +23,7 @@ from snailps.cli.figures import ASCII_SPARKS, SPARKS, sparkline
 if TYPE_CHECKING:  # imported where a terminal is drawn, or a run shown
     from rich.console import RenderableType
 
-    from snailps.cli.view import Ending, Process, View
+    from snailps.cli.view import EndingText, Process, View
     from snailps.node.phrases import Mood
     from snailps.node.status import Status
 
@@ -289,7 +289,7 @@ def page_picture(status: Status, height: int, width: int = 80) -> RenderableType
     return Group(*parts)
 
 
-def end_lines(ending: Ending) -> list[str]:
+def end_lines(ending: EndingText) -> list[str]:
     """Write the facts of an end as plain ASCII lines, each of which makes sense alone."""
     lines = []
     for label, texts in ending.facts:
@@ -301,7 +301,7 @@ def end_lines(ending: Ending) -> list[str]:
     return [line.replace("→", "->") for line in lines]
 
 
-def end_picture(ending: Ending, *, ascii_only: bool = False) -> RenderableType:
+def end_picture(ending: EndingText, *, ascii_only: bool = False) -> RenderableType:
     """Draw the facts of an end in a frame."""
     from rich import box
     from rich.panel import Panel

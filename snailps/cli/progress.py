@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from snailps.cli.figures import seconds_text, short_seconds_text
 from snailps.cli.printing import end_lines, end_picture, live_picture
-from snailps.cli.view import SHARED, Ending, View, cluster_words, figures_text, view_of
+from snailps.cli.view import SHARED, EndingText, View, cluster_words, figures_text, view_of
 from snailps.node.course import Course
 from snailps.node.status import EventStatus, Phase, Status
 
@@ -176,7 +176,7 @@ class Progress:
         else:
             self._guarded(lambda: print(line, file=self._stream, flush=True))
 
-    def close(self, ending: Ending | None = None) -> None:
+    def close(self, ending: EndingText | None = None) -> None:
         """End the display, with `ending` as its last part; later calls show nothing."""
         if self._live is not None:
             self._guarded(self._live.stop)
@@ -184,7 +184,7 @@ class Progress:
             self._guarded(lambda: self._show_end(ending))
         self._silent = True
 
-    def _show_end(self, ending: Ending) -> None:
+    def _show_end(self, ending: EndingText) -> None:
         if self._live is not None:
             console = self._live.console
             console.print(end_picture(ending, ascii_only=console.options.ascii_only))

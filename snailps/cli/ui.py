@@ -24,7 +24,7 @@ from snailps.errors import EXIT_FAILED, ClusterError, ConfigError, SnailError
 from snailps.local.fork import show
 from snailps.monitor.access import check_token, new_token
 from snailps.monitor.page_server import PageServer
-from snailps.monitor.watcher import Ending, Run
+from snailps.monitor.watcher import Ending, ShownRun
 from snailps.node import run_registry
 from snailps.node.run_registry import RunRegistry, trust_at
 from snailps.outward import HIDDEN
@@ -127,7 +127,7 @@ class Runs:
         self._registry = registry
         self._number = None if name is None else find(name, registry.runs()).number
 
-    def runs(self) -> list[Run]:
+    def runs(self) -> list[ShownRun]:
         """List the runs on the page, the newest first."""
         shown = []
         for run in reversed(self._registered()):
@@ -135,10 +135,10 @@ class Runs:
                 trust = trust_of(run)
             except SnailError:  # its secret cannot be read: the others are shown all the same
                 continue
-            shown.append(Run(str(run.number), run.address, trust, run.model, run.output))
+            shown.append(ShownRun(str(run.number), run.address, trust, run.model, run.output))
         return shown
 
-    def ending(self, run: Run) -> Ending | None:
+    def ending(self, run: ShownRun) -> Ending | None:
         """Return how a run ended; None if it has not ended, or nothing is known of it."""
         for entry in self._registry.runs():
             if str(entry.number) == run.name:
@@ -164,14 +164,14 @@ class RunAtAddress(Runs):
 
     def __init__(self, registry: RunRegistry, address: str, trust: Trust) -> None:
         super().__init__(registry)
-        self._run = Run("run", address, trust)
+        self._run = ShownRun("run", address, trust)
         # An earlier run may have had the same address: its end is not this run's.
         self._ended_before = {run.number for run in registry.runs() if run.ended}
 
-    def runs(self) -> list[Run]:
+    def runs(self) -> list[ShownRun]:
         return [self._run]
 
-    def ending(self, run: Run) -> Ending | None:
+    def ending(self, run: ShownRun) -> Ending | None:
         """Return how the run ended, if it was this user's on this machine; else None."""
         for entry in reversed(self._registry.runs()):
             if entry.address == run.address and entry.number not in self._ended_before:

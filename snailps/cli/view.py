@@ -185,7 +185,7 @@ def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Section:
+class StatusSection:
     """A part of the page of the status: plain lines, or rows in columns."""
 
     columns: tuple[str, ...]
@@ -198,15 +198,15 @@ class Section:
     def lines(self) -> list[str]:
         return aligned([self.columns, *self.rows] if self.columns else self.rows)
 
-    def cut(self, rows_max: int) -> Section:
+    def cut(self, rows_max: int) -> StatusSection:
         """Return the section with at most `rows_max` rows; the last one counts the omitted ones."""
         if len(self.rows) <= rows_max:
             return self
         left = len(self.rows) - rows_max + 1
         more = (f"... {left} more", *("" for _ in self.columns[1:]))
-        return Section(self.columns, [*self.rows[: rows_max - 1], more])
+        return StatusSection(self.columns, [*self.rows[: rows_max - 1], more])
 
-    def fitted(self, width: int) -> Section:
+    def fitted(self, width: int) -> StatusSection:
         """Return the section without the columns that do not fit on a screen of this width."""
         spare = [name for name in _SPARE if name in self.columns]
         section = self
@@ -214,13 +214,13 @@ class Section:
             section = section.without(spare.pop(0))
         return section
 
-    def without(self, *names: str) -> Section:
+    def without(self, *names: str) -> StatusSection:
         """Return the section without the columns of these names."""
         indices = [index for index, name in enumerate(self.columns) if name not in names]
         rows = [tuple(row[index] for index in indices) for row in self.rows]
-        return Section(tuple(self.columns[index] for index in indices), rows)
+        return StatusSection(tuple(self.columns[index] for index in indices), rows)
 
-    def filled(self) -> Section:
+    def filled(self) -> StatusSection:
         """Return the section without empty columns."""
         empty = [
             name
@@ -238,7 +238,7 @@ def eta_of(status: Status) -> float | None:
     return remaining / status["units_per_s"] if remaining and status["units_per_s"] > 0 else None
 
 
-def page_of(status: Status, *, tables: bool = False) -> tuple[list[str], list[Section]]:
+def page_of(status: Status, *, tables: bool = False) -> tuple[list[str], list[StatusSection]]:
     """Make the page of the status: a line on the progress, one on job and cluster, sections.
 
     The sections are processes, shards, tables, waits and notes; empty ones are left out.
@@ -257,16 +257,18 @@ def page_of(status: Status, *, tables: bool = False) -> tuple[list[str], list[Se
         if lasts(wait["seconds"]) or status["phase"] != "training"
     ]
     columns = ("process", "host:pid", "address", "heard", "state", "blocks done", "at work", "step")
-    processes = Section((*columns, f"{status['unit']}/s"), list(map(_process_row, view.processes)))
+    processes = StatusSection(
+        (*columns, f"{status['unit']}/s"), list(map(_process_row, view.processes))
+    )
     if len({node["host"] for node in status["nodes"]}) < 2:
         processes = processes.without("address")  # on one machine all addresses are equal
     shards = ("shard", "primary", "at", "standby", "state", "rows", "MB", "pulls/s", "pushes/s")
     sections = [
         processes,
-        Section((*shards, "behind"), _shard_rows(status)),
-        Section(_TABLE_COLUMNS, _table_rows(status) if tables else []),
-        Section(("waiting process", "since", "waits for"), waits),
-        Section((), [(line,) for line in _notes(status)]),
+        StatusSection((*shards, "behind"), _shard_rows(status)),
+        StatusSection(_TABLE_COLUMNS, _table_rows(status) if tables else []),
+        StatusSection(("waiting process", "since", "waits for"), waits),
+        StatusSection((), [(line,) for line in _notes(status)]),
     ]
     shown = [section.filled() for section in sections if section.rows]
     return [view.line(), ", ".join(parts)], shown
@@ -356,7 +358,7 @@ def _notes(status: Status) -> list[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Ending:
+class EndingText:
     """How a run ended: a title, `mood` (`phrases.Mood`), and facts: label -> lines.
 
     `losses`, the curve of the loss, are drawn after the fact "loss".
@@ -376,7 +378,7 @@ def ending_of(
     losses: Sequence[float] = (),
     kept: bool = True,
     why: str = "",
-) -> Ending:
+) -> EndingText:
     """Make the view of a run's end.
 
     `figures` come from the master, and are empty if it ended without any; `status` is the last one
@@ -432,7 +434,7 @@ def ending_of(
         ("time", [] if wall_s is None else [_times(figures, wall_s)]),
         ("next", _next(job, files)),
     ]
-    return Ending(title, mood, [(label, texts) for label, texts in facts if any(texts)], losses)
+    return EndingText(title, mood, [(label, texts) for label, texts in facts if any(texts)], losses)
 
 
 def _file_line(path: str) -> str:

@@ -11,7 +11,7 @@ or roles; models declare their settings by subclassing `JobSettings`.
 
 from snailps.config.addresses import format_addr, parse_addr, parse_port_range
 from snailps.config.fields import Alias, Setting, Settings, setting, settings_of
-from snailps.config.files import Entry
+from snailps.config.files import Assignment
 from snailps.config.raw import Document, RawConfig, to_mapping
 from snailps.config.settings import (
     CHECKPOINT_SETTINGS,
@@ -30,10 +30,10 @@ __all__ = [
     "CHECKPOINT_SETTINGS",
     "ROLE_CLASSES",
     "Alias",
+    "Assignment",
     "CheckpointSettings",
     "ClusterSettings",
     "Document",
-    "Entry",
     "JobSettings",
     "ListenerSettings",
     "MasterSettings",

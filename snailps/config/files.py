@@ -27,7 +27,7 @@ _IMPORT = re.compile(r"import\s+(.+)", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class Assignment:
     """One assignment: key, text of its value as written, and its origin for messages.
 
     `source` is the file, or ``environment``; empty for an assignment on the command line, which
@@ -42,7 +42,7 @@ class Entry:
     shared: bool = field(default=False, compare=False)
 
 
-def read_conf(path: str | Path) -> list[Entry]:
+def read_conf(path: str | Path) -> list[Assignment]:
     """Read all assignments of a file and its imports; of one key the last assignment wins.
 
     Imports are relative to the importing file.  `ConfigError` for a file that is missing, not
@@ -59,7 +59,7 @@ def read_conf(path: str | Path) -> list[Entry]:
     return list(_read(path, str(path), ()))
 
 
-def _read(path: Path, origin: str, importers: tuple[Path, ...]) -> Iterator[Entry]:
+def _read(path: Path, origin: str, importers: tuple[Path, ...]) -> Iterator[Assignment]:
     """Yield the entries of `path`, depth first; `origin` is the line that imports it."""
     chain = (*importers, path)
     # Not `Path.resolve`, which raises for a link to itself before Python 3.13.
@@ -78,7 +78,7 @@ def _read(path: Path, origin: str, importers: tuple[Path, ...]) -> Iterator[Entr
         elif assignment := _ASSIGNMENT.fullmatch(line):
             is_conf = True
             text = cut_comment(assignment[2]).strip()
-            yield Entry(assignment[1], text, here, str(path), shared=bool(importers))
+            yield Assignment(assignment[1], text, here, str(path), shared=bool(importers))
         else:
             raise ConfigError(
                 f"{here}: expected 'key: value', 'import other.conf' or a '# comment'; "

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, TypeVar
 from weakref import WeakKeyDictionary
 
 from snailps.config.fields import Alias, Setting, Settings, format_value, settings_of
-from snailps.config.files import Entry, read_conf
+from snailps.config.files import Assignment, read_conf
 from snailps.config.legacy import IGNORED
 from snailps.config.quoting import unquote
 from snailps.dataclass import asdict, dataclass, field, replace
@@ -55,7 +55,7 @@ Kubernetes sets them in every pod of the namespace that starts later, unless the
 """
 
 
-class _Name(NamedTuple):
+class _KeyMeaning(NamedTuple):
     """What a key means: a setting, and the alias if the key is one."""
 
     setting: Setting
@@ -71,7 +71,7 @@ class RawConfig:
 
     __slots__ = ("entries", "notices")
 
-    def __init__(self, entries: Iterable[Entry] = ()) -> None:
+    def __init__(self, entries: Iterable[Assignment] = ()) -> None:
         self.entries = tuple(entries)
         self.notices: list[str] = []
 
@@ -96,7 +96,7 @@ class RawConfig:
         ``{key}`` in `origin` becomes the key, after ``--`` with dashes: ``"--{key}"`` is an option.
         """
         return cls(
-            Entry(
+            Assignment(
                 key,
                 value if isinstance(value, str) else format_value(value),
                 origin.replace("--{key}", f"--{key.replace('_', '-')}").replace("{key}", key),
@@ -116,7 +116,7 @@ class RawConfig:
         both.notices = [*self.notices, *(n for n in other.notices if n not in self.notices)]
         return both
 
-    def explicit(self, key: str, cls: type[Settings] | None = None) -> Entry | None:
+    def explicit(self, key: str, cls: type[Settings] | None = None) -> Assignment | None:
         """Return the winning assignment of `key`, unquoted; None if it is not assigned.
 
         With `cls`, aliases of its setting count too, converted.
@@ -130,7 +130,7 @@ class RawConfig:
             return winner
 
     def overruled(
-        self, entry: Entry, causes: Iterable[str], cls: type[Settings] | None = None
+        self, entry: Assignment, causes: Iterable[str], cls: type[Settings] | None = None
     ) -> bool:
         """Whether `entry` is a line of a file, and option or environment set one of the `causes`.
 
@@ -149,7 +149,7 @@ class RawConfig:
         """
         mine = _names_of([cls])
         known, rest = dict(mine), iter(also_known)
-        winners: dict[str, Entry] = {}
+        winners: dict[str, Assignment] = {}
         called: dict[str, str] = {}  # setting -> the name that it was assigned under
         for entry in self.entries:
             if entry.key not in known and _is_service_link(entry):
@@ -213,7 +213,7 @@ class RawConfig:
             for (matters, source), keys in unread.items()
         ]
 
-    def foreign(self, own: Iterable[type[Settings]]) -> Entry | None:
+    def foreign(self, own: Iterable[type[Settings]]) -> Assignment | None:
         """Find the first entry for a setting of none of these classes; None if there is none.
 
         Skips the environment and imported files, which other jobs read, too.
@@ -225,7 +225,7 @@ class RawConfig:
     def __repr__(self) -> str:
         return f"RawConfig({len(self.entries)} entries)"
 
-    def _winner(self, key: str, cls: type[Settings] | None) -> Entry | None:
+    def _winner(self, key: str, cls: type[Settings] | None) -> Assignment | None:
         """Find the last entry for `key`, under its own name or an alias that `cls` gives it."""
         names = _names_of([cls]) if cls else {}
         winner, called = None, key
@@ -240,7 +240,11 @@ class RawConfig:
         return winner
 
     def _take(
-        self, entry: Entry, name: _Name, winners: dict[str, Entry], called: dict[str, str]
+        self,
+        entry: Assignment,
+        name: _KeyMeaning,
+        winners: dict[str, Assignment],
+        called: dict[str, str],
     ) -> None:
         """Let `entry` win over earlier ones, with a notice if it came under an alias."""
         target, converted = name.setting.name, _converted(entry, name)
@@ -275,7 +279,7 @@ class Document:
     def load(cls, data: bytes) -> Document:
         """Read what `dump` wrote; `ValueError` if it is incomplete."""
         content = json.loads(data)
-        entries = (Entry(**fields) for fields in content["settings"])
+        entries = (Assignment(**fields) for fields in content["settings"])
         return cls(RawConfig(entries), content["secret"].encode())
 
 
@@ -290,26 +294,32 @@ def to_mapping(settings: Settings) -> dict[str, str]:
     }
 
 
-_names: WeakKeyDictionary[type, tuple[dict[str, _Name], dict[str, _Name]]] = WeakKeyDictionary()
+_names: WeakKeyDictionary[type, tuple[dict[str, _KeyMeaning], dict[str, _KeyMeaning]]] = (
+    WeakKeyDictionary()
+)
 
 
-def _names_of(classes: Iterable[type[Settings]]) -> dict[str, _Name]:
+def _names_of(classes: Iterable[type[Settings]]) -> dict[str, _KeyMeaning]:
     """Map each key that the classes accept; a setting's name wins over another one's alias."""
-    aliases: dict[str, _Name] = {}
-    names: dict[str, _Name] = {}
+    aliases: dict[str, _KeyMeaning] = {}
+    names: dict[str, _KeyMeaning] = {}
     for cls in classes:
         if cls not in _names:
             fields = settings_of(cls).values()
             _names[cls] = (
-                {alias.name: _Name(field, alias) for field in fields for alias in field.aliases},
-                {field.name: _Name(field, None) for field in fields},
+                {
+                    alias.name: _KeyMeaning(field, alias)
+                    for field in fields
+                    for alias in field.aliases
+                },
+                {field.name: _KeyMeaning(field, None) for field in fields},
             )
         aliases |= _names[cls][0]
         names |= _names[cls][1]
     return aliases | names
 
 
-def _converted(entry: Entry, name: _Name) -> Entry | None:
+def _converted(entry: Assignment, name: _KeyMeaning) -> Assignment | None:
     """Rewrite an entry to the setting's own name; None if the alias's value does not set it."""
     if name.alias is None:
         return entry
@@ -322,7 +332,7 @@ def _converted(entry: Entry, name: _Name) -> Entry | None:
 _COUNTS = ("servers", "workers")
 
 
-def _unknown(entry: Entry, known: Mapping[str, _Name]) -> ConfigError:
+def _unknown(entry: Assignment, known: Mapping[str, _KeyMeaning]) -> ConfigError:
     names = sorted({*known, *IGNORED})
     near = near_name(entry.key.lower().replace("-", "_"), names)
     hint = f"did you mean {near!r}?" if near else "docs/settings.md lists all settings"
@@ -331,15 +341,15 @@ def _unknown(entry: Entry, known: Mapping[str, _Name]) -> ConfigError:
     return ConfigError(f"{entry.origin}: unknown setting {entry.key!r}; {hint}")
 
 
-def _from_environment(environ: Mapping[str, str]) -> Iterator[Entry]:
+def _from_environment(environ: Mapping[str, str]) -> Iterator[Assignment]:
     """Yield entries of the SNAILPS_KEY variables, sorted; keys in lower case, like settings."""
     for name in sorted(environ):
         if name.startswith(ENVIRONMENT_PREFIX) and name not in OTHER_ENVIRONMENT:
             key = name[len(ENVIRONMENT_PREFIX) :].lower()
-            yield Entry(key, environ[name], f"environment {name}", _ENVIRONMENT, shared=True)
+            yield Assignment(key, environ[name], f"environment {name}", _ENVIRONMENT, shared=True)
 
 
-def _is_service_link(entry: Entry) -> bool:
+def _is_service_link(entry: Assignment) -> bool:
     """Whether a variable is of a service: SNAILPS_PORT or SNAILPS_MASTER_PORT=tcp://...
 
     Ask it of unknown settings only: a model of a user's may have one of such a name.
@@ -348,8 +358,8 @@ def _is_service_link(entry: Entry) -> bool:
     return entry.source == _ENVIRONMENT and _SERVICE_LINK.fullmatch(text) is not None
 
 
-def _from_override(text: str) -> Entry:
+def _from_override(text: str) -> Assignment:
     match = re.fullmatch(r"\s*([A-Za-z_][\w.-]*)\s*=(.*)", text, re.DOTALL)
     if match is None:
         raise ConfigError(f"--set {text}: expected key=value, such as --set epochs=3; got {text!r}")
-    return Entry(match[1], match[2], f"--set {text}")
+    return Assignment(match[1], match[2], f"--set {text}")

@@ -396,7 +396,7 @@ cdef class RowReader:
     cdef Column *columns
     cdef object bounds, bucket_keys     # keep what `rules` points to
 
-    def __cinit__(self, columns: Sequence[snailps.data.columns.Column], bytes separator, int quotes,
+    def __cinit__(self, columns: Sequence[snailps.data.columns.DeclaredColumn], bytes separator, int quotes,
                   int hash_bits, bint skip):
         cdef double[::1] bounds
         cdef uint64_t[::1] bucket_keys

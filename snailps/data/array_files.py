@@ -1,6 +1,6 @@
 """Dense examples in files: idx (MNIST's format), NumPy's .npy, dense matrix files.
 
-    path -> read_header -> Section: type, shape, where the values begin  (also of packed files)
+    path -> read_header -> ArrayPlace: type, shape, where the values begin  (also of packed files)
     path -> Scratch -> read_array -> array mapped from the file
     files of examples and labels -> Labelled -> examples by number: float32 (n, width), classes (n,)
 
@@ -25,7 +25,7 @@ from snailps.errors import DataError
 from snailps.files.array_archives import npy_header
 from snailps.files.driver_files import is_driver_file, size_of
 from snailps.files.file_kinds import is_pipe
-from snailps.files.matrix_file import Section, first_not_weight, is_matrix
+from snailps.files.matrix_file import ArrayPlace, first_not_weight, is_matrix
 from snailps.files.matrix_file import read_header as read_matrix_header
 from snailps.files.scratch import Scratch, open_input
 from snailps.files.unpacking import DAMAGED, is_packed
@@ -52,7 +52,7 @@ def is_array_file(path: str) -> bool:
     return is_idx or begin.startswith(_NPY_MAGIC)
 
 
-def read_header(path: str, name: str = "values") -> Section:
+def read_header(path: str, name: str = "values") -> ArrayPlace:
     """Where the array `name` (values, labels, weights) of a file lies; its first axis is examples.
 
     DataError: unreadable, malformed, empty, or without such an array.
@@ -60,7 +60,7 @@ def read_header(path: str, name: str = "values") -> Section:
     return _section(path, name)[0]
 
 
-def _section(path: str, name: str) -> tuple[Section, int]:
+def _section(path: str, name: str) -> tuple[ArrayPlace, int]:
     """An array of a file, and the length that the file has to have."""
     sections, size = _sections(path)
     if name not in sections:
@@ -68,7 +68,7 @@ def _section(path: str, name: str) -> tuple[Section, int]:
     return sections[name], size
 
 
-def _sections(path: str) -> tuple[Mapping[str, Section], int]:
+def _sections(path: str) -> tuple[Mapping[str, ArrayPlace], int]:
     """The arrays of a file by name, and its length.
 
     A file with one array may be examples or labels: it has the array under both names.
@@ -98,7 +98,7 @@ def _beginning(path: str) -> bytes:
         return file.read(_BEGINNING_BYTES)
 
 
-def _header_of_idx(begin: bytes, path: str) -> Section:
+def _header_of_idx(begin: bytes, path: str) -> ArrayPlace:
     if len(begin) < 4 or begin[:2] != b"\0\0" or begin[2] not in _TYPES or not begin[3]:
         raise DataError(
             f"{path} is no idx file: expected it to begin with two zeros, a type from 08 to 0e and "
@@ -113,10 +113,10 @@ def _header_of_idx(begin: bytes, path: str) -> Section:
             f"got {len(sizes)} bytes of them"
         )
     shape = struct.unpack(f">{axes}I", sizes)
-    return Section(4 + 4 * axes, np.dtype(_TYPES[begin[2]]), shape)
+    return ArrayPlace(4 + 4 * axes, np.dtype(_TYPES[begin[2]]), shape)
 
 
-def _header_of_npy(begin: bytes, path: str) -> Section:
+def _header_of_npy(begin: bytes, path: str) -> ArrayPlace:
     file = io.BytesIO(begin)
     try:
         shape, is_fortran, dtype = npy_header(file)
@@ -131,10 +131,10 @@ def _header_of_npy(begin: bytes, path: str) -> Section:
         )
     if not shape or len(shape) > AXES_MAX:
         raise DataError(f"{path}: expected 1 to {AXES_MAX} axes, got {len(shape)}")
-    return Section(file.tell(), dtype, shape)
+    return ArrayPlace(file.tell(), dtype, shape)
 
 
-def _sections_of_matrix(begin: bytes, path: str) -> tuple[Mapping[str, Section], int]:
+def _sections_of_matrix(begin: bytes, path: str) -> tuple[Mapping[str, ArrayPlace], int]:
     if is_packed(path):
         raise DataError(f"{path}: a dense matrix file is mapped, so it cannot be packed: unpack it")
     size = size_of(path) if is_driver_file(path) else Path(path).stat().st_size
@@ -245,7 +245,7 @@ class Labelled:
         return out
 
 
-def check_pair(images: str, labels: str) -> Section:
+def check_pair(images: str, labels: str) -> ArrayPlace:
     """Where the examples lie; DataError: the files do not have an example and a label per row."""
     header, other = read_header(images), read_header(labels, "labels")
     if len(header.shape) < 2:

@@ -33,7 +33,7 @@ of them would make a column of numbers a column of texts."""
 _RANGE = re.compile(r"(?P<head>.*?)(?P<first>[0-9]+)\.\.(?P=head)(?P<last>[0-9]+)")
 
 
-class Kind(IntEnum):
+class ColumnKind(IntEnum):
     """Kind of a column; `_cells.h` has the same numbers."""
 
     IGNORE = 0
@@ -47,7 +47,7 @@ class Kind(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class DeclaredColumn:
     """A declared column.
 
     `log`: numbers become sign(x) log(1 + |x|), before `bounds`, ascending, cut them into buckets.
@@ -55,20 +55,20 @@ class Column:
     """
 
     name: str
-    kind: Kind
+    kind: ColumnKind
     log: bool = False
     bounds: tuple[float, ...] = ()
     bits: int = 0
 
     @property
     def is_feature(self) -> bool:
-        return self.kind >= Kind.NUMERIC
+        return self.kind >= ColumnKind.NUMERIC
 
 
-Declared = str | Sequence[str] | Sequence[Column]
+Declared = str | Sequence[str] | Sequence[DeclaredColumn]
 
 
-def columns_of(declared: Declared, *, needs_label: bool = True) -> tuple[Column, ...]:
+def columns_of(declared: Declared, *, needs_label: bool = True) -> tuple[DeclaredColumn, ...]:
     """Parse declarations ``name:kind`` of all columns, in the order of the file.
 
     ``a1..a9:kind`` is nine columns; a name in single quotes is taken literally.  A string separates
@@ -76,14 +76,14 @@ def columns_of(declared: Declared, *, needs_label: bool = True) -> tuple[Column,
     missing unless `needs_label`.
     """
     columns = _declared(declared)
-    labels = [column.name for column in columns if column.kind is Kind.LABEL]
+    labels = [column.name for column in columns if column.kind is ColumnKind.LABEL]
     if len(labels) != 1 and (labels or needs_label):
         got = " and ".join(labels) if labels else "none"
         raise ConfigError(f"columns: expected exactly one column of kind label, got {got}")
     return columns
 
 
-def columns_by_name(declared: Sequence[str], label: str) -> tuple[Column, ...]:
+def columns_by_name(declared: Sequence[str], label: str) -> tuple[DeclaredColumn, ...]:
     """Parse declarations of some columns, in any order, for files with a header.
 
     `label` names the column of labels, which need not be declared.  ConfigError: malformed, or a
@@ -91,11 +91,11 @@ def columns_by_name(declared: Sequence[str], label: str) -> tuple[Column, ...]:
     """
     columns = _declared(declared)
     for column in columns:
-        if column.kind is Kind.LABEL and column.name != label:
+        if column.kind is ColumnKind.LABEL and column.name != label:
             raise ConfigError(
                 f"columns: {column.name} is declared as label, but label_column is {label}"
             )
-        if column.kind is not Kind.LABEL and column.name == label:
+        if column.kind is not ColumnKind.LABEL and column.name == label:
             raise ConfigError(
                 f"columns: {label} is label_column, so its kind has to be label, got "
                 f"{declaration_of(column).rpartition(':')[2]}"
@@ -103,17 +103,17 @@ def columns_by_name(declared: Sequence[str], label: str) -> tuple[Column, ...]:
     return columns
 
 
-def declaration_of(column: Column) -> str:
+def declaration_of(column: DeclaredColumn) -> str:
     """The text that `columns_of` parses to this column."""
     name = column.name
     if not name or name != name.strip() or _RANGE.fullmatch(name) or _quoted(name) is not None:
         name = f"'{name}'"
     words = [column.kind.name.lower()]
-    if column.kind is Kind.HASHED:
+    if column.kind is ColumnKind.HASHED:
         words.append(str(column.bits))
-    elif column.kind in (Kind.NUMERIC, Kind.BUCKET):
+    elif column.kind in (ColumnKind.NUMERIC, ColumnKind.BUCKET):
         words = ["numeric"] + ["log"] * column.log
-    if column.kind is Kind.BUCKET:
+    if column.kind is ColumnKind.BUCKET:
         words += ["bucket", *(f"{bound:.17g}" for bound in column.bounds)]
     return f"{name}:{' '.join(words)}"
 
@@ -143,27 +143,27 @@ def is_number(cell: Any) -> bool:
     return True
 
 
-def kinds_of_cells(cells: Iterable[bytes]) -> set[Kind]:
+def kinds_of_cells(cells: Iterable[bytes]) -> set[ColumnKind]:
     """Whether cells of CSV are numbers, texts, or both; missing cells are neither."""
     kinds = set()
     for cell in {cell.decode("utf-8", "surrogateescape").strip() for cell in set(cells)}:
         if NUMBER.fullmatch(cell) or cell in TRUTH or _INFINITE.fullmatch(cell):
-            kinds.add(Kind.NUMERIC)
+            kinds.add(ColumnKind.NUMERIC)
         elif cell and cell not in MISSING:
-            kinds.add(Kind.CATEGORICAL)
+            kinds.add(ColumnKind.CATEGORICAL)
     return kinds
 
 
-def kind_of_cells(kinds: Iterable[Kind]) -> Kind:
+def kind_of_cells(kinds: Iterable[ColumnKind]) -> ColumnKind:
     """Kind of a column with cells of these kinds: categorical if any is a text."""
-    return max(kinds, key=lambda kind: kind is Kind.CATEGORICAL)
+    return max(kinds, key=lambda kind: kind is ColumnKind.CATEGORICAL)
 
 
-def _declared(declared: Declared) -> tuple[Column, ...]:
+def _declared(declared: Declared) -> tuple[DeclaredColumn, ...]:
     parts = re.split(r"[,\n]", declared) if isinstance(declared, str) else declared
-    columns: list[Column] = []
+    columns: list[DeclaredColumn] = []
     for part in parts:
-        if isinstance(part, Column):
+        if isinstance(part, DeclaredColumn):
             columns.append(part)
         elif part.strip():
             columns += _columns_of_part(part.strip())
@@ -174,7 +174,7 @@ def _declared(declared: Declared) -> tuple[Column, ...]:
     return tuple(columns)
 
 
-def _columns_of_part(part: str) -> Iterable[Column]:
+def _columns_of_part(part: str) -> Iterable[DeclaredColumn]:
     name, colon, kind = (piece.strip() for piece in part.rpartition(":"))
     if not colon or not name or not kind:
         raise ConfigError(
@@ -192,30 +192,32 @@ def _columns_of_part(part: str) -> Iterable[Column]:
             f"columns: expected an ascending range of at most 100,001 names, got {part!r}"
         )
     return [
-        Column(f"{names['head']}{i}", column.kind, column.log, column.bounds, column.bits)
+        DeclaredColumn(f"{names['head']}{i}", column.kind, column.log, column.bounds, column.bits)
         for i in range(first, last + 1)
     ]
 
 
-def _column(name: str, words: list[str], part: str) -> Column:
+def _column(name: str, words: list[str], part: str) -> DeclaredColumn:
     """The column of a name and the words of its kind; `part` is the declaration, for errors."""
     kind, options = words[0], words[1:]
     if kind in ("label", "ignore", "categorical") and not options:
-        return Column(name, Kind[kind.upper()])
+        return DeclaredColumn(name, ColumnKind[kind.upper()])
     if kind == "hashed" and len(options) == 1 and options[0].isdecimal():
         bits = int(options[0])
         if not 1 <= bits <= HASHED_BITS_MAX:
             raise ConfigError(
                 f"columns: expected hashed with 1 to {HASHED_BITS_MAX} bits, got {part!r}"
             )
-        return Column(name, Kind.HASHED, bits=bits)
+        return DeclaredColumn(name, ColumnKind.HASHED, bits=bits)
     if kind == "numeric":
         log = options[:1] == ["log"]
         options = options[log:]
         if not options:
-            return Column(name, Kind.NUMERIC, log=log)
+            return DeclaredColumn(name, ColumnKind.NUMERIC, log=log)
         if options[0] == "bucket" and len(options) > 1:
-            return Column(name, Kind.BUCKET, log=log, bounds=_bounds(options[1:], part))
+            return DeclaredColumn(
+                name, ColumnKind.BUCKET, log=log, bounds=_bounds(options[1:], part)
+            )
     raise ConfigError(
         f"columns: expected label, ignore, categorical, hashed BITS, or numeric [log] "
         f"[bucket BOUND ...], got {part!r}"
@@ -232,7 +234,7 @@ def _bounds(words: list[str], part: str) -> tuple[float, ...]:
     return bounds
 
 
-def kinds_of_folders(paths: Iterable[str]) -> dict[str, Kind]:
+def kinds_of_folders(paths: Iterable[str]) -> dict[str, ColumnKind]:
     """Kind of each column in the names of folders, judged like cells of CSV, over all files."""
     values: dict[str, set[bytes]] = {}
     for path in paths:

@@ -1,7 +1,7 @@
 """Data of Python libraries, read as columns: tables, arrays, lists, generators.
 
     data of any library -> native -> the same in a library that is known here; whole: in memory
-    DataFrame, Table, dict of lists -> table_of -> DataTable: columns by name, each a Column
+    DataFrame, Table, dict of lists -> table_of -> DataTable: columns by name, each a LibraryColumn
     data, column -> elements_of -> Elements(values, count, name), a stream
 
 Owns how each library's columns are read fast: a piece at a time, by its own conversion.  Calls only
@@ -302,7 +302,7 @@ def library_of(data: Any) -> str:
     return next((name for name in names if name in _LIBRARIES), "")
 
 
-class Column(ABC):
+class LibraryColumn(ABC):
     """A column of some library, which converts ranges of rows to Python values or to an array."""
 
     mark = ""
@@ -338,7 +338,7 @@ class Column(ABC):
         """Rows `first` to before `last` as Python values, None or NaN for missing ones."""
 
 
-class ListColumn(Column):
+class ListColumn(LibraryColumn):
     """A list of Python values."""
 
     def is_numeric(self) -> bool:
@@ -358,7 +358,7 @@ class ListColumn(Column):
         return values
 
 
-class _PandasColumn(Column):
+class _PandasColumn(LibraryColumn):
     mark = "tolist"
 
     def is_numeric(self) -> bool:
@@ -414,7 +414,7 @@ def _floats_of(values: Iterable[Any]) -> NDArray[np.float64]:
     return np.array(numbers, np.float64)
 
 
-class _PolarsColumn(Column):
+class _PolarsColumn(LibraryColumn):
     mark = "to_list"
 
     def is_numeric(self) -> bool:
@@ -434,7 +434,7 @@ class _PolarsColumn(Column):
         return values
 
 
-class _ArrowColumn(Column):
+class _ArrowColumn(LibraryColumn):
     mark = "to_pylist"
 
     def is_numeric(self) -> bool:
@@ -467,7 +467,7 @@ class _ArrowColumn(Column):
         return values
 
 
-_COLUMNS: dict[str, type[Column]] = {
+_COLUMNS: dict[str, type[LibraryColumn]] = {
     "pandas": _PandasColumn, "polars": _PolarsColumn, "pyarrow": _ArrowColumn,
 }  # fmt: skip
 _LIBRARIES = (*_COLUMNS, "numpy", "scipy", "datasets")
@@ -475,12 +475,15 @@ _LIBRARIES = (*_COLUMNS, "numpy", "scipy", "datasets")
 
 @dataclass(frozen=True, slots=True)
 class DataTable:
-    """A table: column names, number of rows, and a `Column` by name; messages call it `name`."""
+    """A table: column names, number of rows, and a `LibraryColumn` by name.
+
+    Messages call it `name`.
+    """
 
     columns: Sequence[Any]
     rows: int
     name: str
-    column: Callable[[Any], Column]
+    column: Callable[[Any], LibraryColumn]
 
 
 def table_of(data: Any) -> DataTable | None:
@@ -590,7 +593,7 @@ def _is_pair(value: Any) -> bool:
     return isinstance(value, tuple) and len(value) == 2
 
 
-def _sliced(column: Column) -> Iterator[Any]:
+def _sliced(column: LibraryColumn) -> Iterator[Any]:
     """All values of a column, converted `PIECE` at a time."""
     for begin in range(0, len(column), PIECE):
         yield from column.values(begin, min(begin + PIECE, len(column)))

@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 
 from snailps.data.columns import (
     TRUTH,
-    Column,
-    Kind,
+    ColumnKind,
+    DeclaredColumn,
     as_float,
     columns_by_name,
     columns_of,
@@ -30,7 +30,7 @@ from snailps.data.columns import (
     is_number,
 )
 from snailps.data.examples import ExampleReader
-from snailps.data.feature_rows import NAMED, Fields, Piece, RowsSource, dense_piece
+from snailps.data.feature_rows import NAMED, ExampleRows, Fields, RowsSource, dense_piece
 from snailps.dataclass import replace
 from snailps.errors import DataError
 from snailps.files.blocks import cut, expand, files_of, read_block
@@ -116,7 +116,7 @@ def example_files(
     others: bool = False,
     needs_labels: bool = True,
     by_name: bool = False,
-    kinds: Mapping[str, Kind] = MappingProxyType({}),
+    kinds: Mapping[str, ColumnKind] = MappingProxyType({}),
     weight: str = "",
     lines: Mapping[str, Any] = MappingProxyType({}),
 ) -> ExampleFiles:
@@ -164,7 +164,7 @@ def example_files(
         )
     if lines and not (tables[0] and _has_names(files[0], names, lines["columns"])):
         declared = columns_of(lines["columns"])
-        labels = [column.name for column in declared if column.kind is Kind.LABEL]
+        labels = [column.name for column in declared if column.kind is ColumnKind.LABEL]
         if label and label not in labels:
             raise DataError(
                 f"y: {files[0]} has no column names in its first line, so its columns are taken to "
@@ -209,7 +209,7 @@ class TableExamples(ExampleFiles):
         others: bool,
         infer: bool,
         by_name: bool,
-        kinds: Mapping[str, Kind],
+        kinds: Mapping[str, ColumnKind],
     ) -> None:
         from snailps.data.table_files import complete, label_kind
 
@@ -236,15 +236,20 @@ class TableExamples(ExampleFiles):
             self._columns = [inferred[name] for name in names]
         elif names:
             declared = {column.name: column for column in columns_by_name(columns, label)}
-            features = [declared.get(name, Column(name, Kind.NUMERIC)) for name in names]
-            if weight and declared.pop(weight, Column(weight, Kind.IGNORE)).is_feature:
+            features = [
+                declared.get(name, DeclaredColumn(name, ColumnKind.NUMERIC)) for name in names
+            ]
+            if (
+                weight
+                and declared.pop(weight, DeclaredColumn(weight, ColumnKind.IGNORE)).is_feature
+            ):
                 raise DataError(f"columns: {weight} has the weights: leave it out")
             ignored = [column for column in declared.values() if not column.is_feature]
             self._columns = [*features, *ignored]
         else:
             every = columns_of(complete(files, columns, label, weight), needs_label=False)
             self._columns = [
-                Column(column.name, kinds[column.name])
+                DeclaredColumn(column.name, kinds[column.name])
                 if column.is_feature and column.name in kinds
                 else column
                 for column in every
@@ -262,9 +267,11 @@ class TableExamples(ExampleFiles):
             self.columns = len(features)
             self.flags = Flags.VALUES
         self.field_num = len(features)
-        self._labels = _Labels(bool(label) and label_kind(files, label) is Kind.NUMERIC, label)
+        self._labels = _TableLabels(
+            bool(label) and label_kind(files, label) is ColumnKind.NUMERIC, label
+        )
 
-    def pieces(self) -> Iterator[Piece]:
+    def pieces(self) -> Iterator[ExampleRows]:
         from snailps.data.table_files import read_rows
 
         self._labels.clear()
@@ -293,7 +300,7 @@ class TableExamples(ExampleFiles):
     def weights(self) -> NDArray[np.float32] | None:
         return np.concatenate(self._weights) if self._weights else None
 
-    def _numbered(self, piece: Piece, path: str, first: int) -> Piece:
+    def _numbered(self, piece: ExampleRows, path: str, first: int) -> ExampleRows:
         """A piece with column numbers as keys, without the hashes of names.
 
         Columns are plain numbers here, so an entry's field is its column's number.
@@ -318,7 +325,7 @@ class TableExamples(ExampleFiles):
             ptr = np.concatenate(([0], np.cumsum(is_entry)))[ptr].astype(np.int64)
             keys, values = keys[is_entry], values[is_entry]
         fields = None if self._fields is None else self._fields[keys]
-        return Piece(ptr, keys, values, fields)
+        return ExampleRows(ptr, keys, values, fields)
 
 
 class LineExamples(ExampleFiles):
@@ -409,7 +416,7 @@ class LineExamples(ExampleFiles):
             if piece.keys is not None and len(piece.keys):
                 self.columns = max(self.columns, int(piece.keys.max()) + 1)
 
-    def pieces(self) -> Iterator[Piece]:
+    def pieces(self) -> Iterator[ExampleRows]:
         self._reported.clear()
         self._weights.clear()
         yield from self._read(self.dense)
@@ -422,7 +429,7 @@ class LineExamples(ExampleFiles):
     def weights(self) -> NDArray[np.float32] | None:
         return np.concatenate(self._weights) if any(map(len, self._weights)) else None
 
-    def _read(self, dense: bool) -> Iterator[Piece]:
+    def _read(self, dense: bool) -> Iterator[ExampleRows]:
         for data, path, start in self._texts():
             if is_matrix(data) and read_header(data, len(data), path).dense:
                 piece = self._of_dense(data, path, dense)
@@ -430,7 +437,7 @@ class LineExamples(ExampleFiles):
                 read = self._reader.read(data, path, start)
                 self._add(read.labels, read.weights, path)
                 fields = read.fields if len(read.fields) else None
-                piece = Piece(read.ptr, read.keys, read.values, fields)
+                piece = ExampleRows(read.ptr, read.keys, read.values, fields)
                 if dense:
                     self._check_keys(read.keys, path)
                     piece = dense_piece(read.ptr, read.keys, read.values, self.columns)
@@ -438,7 +445,7 @@ class LineExamples(ExampleFiles):
                 piece = self._with_fields(piece, path)
             yield piece
 
-    def _with_fields(self, piece: Piece, path: str) -> Piece:
+    def _with_fields(self, piece: ExampleRows, path: str) -> ExampleRows:
         """The piece, with fields in its entries if and only if all other pieces have them."""
         assert piece.ptr is not None
         assert piece.keys is not None
@@ -461,7 +468,7 @@ class LineExamples(ExampleFiles):
         if fields is not None:
             self.flags |= Flags.FIELDS
             self.field_num = max(self.field_num, int(fields.max(initial=-1)) + 1)
-        return Piece(piece.ptr, piece.keys, piece.values, fields)
+        return ExampleRows(piece.ptr, piece.keys, piece.values, fields)
 
     def _check_keys(self, keys: NDArray[Any], path: str) -> None:
         if len(keys) and int(keys.max()) >= self.columns:
@@ -474,7 +481,7 @@ class LineExamples(ExampleFiles):
                 )
             raise DataError(f"X: {path} has column {int(keys.max()):,}: {wanted}")
 
-    def _of_dense(self, data: bytes, path: str, dense: bool) -> Piece:
+    def _of_dense(self, data: bytes, path: str, dense: bool) -> ExampleRows:
         """The rows of a block of a dense matrix file, as they are or (not `dense`) sparse."""
         header = read_header(data, len(data), path)
         if self._needs_labels:
@@ -488,11 +495,11 @@ class LineExamples(ExampleFiles):
                 raise DataError(
                     f"X: {path} has rows of {header.columns:,} values: expected {self.columns:,}"
                 )
-            return Piece(None, None, values, None, header.rows)
+            return ExampleRows(None, None, values, None, header.rows)
         x = values.reshape(header.rows, header.columns)
         rows, columns = np.nonzero(x)
         ptr = np.searchsorted(rows, np.arange(len(x) + 1)).astype(np.int64)
-        return Piece(ptr, columns.astype(np.uint64), x[rows, columns], None)
+        return ExampleRows(ptr, columns.astype(np.uint64), x[rows, columns], None)
 
     def _add(
         self, labels: NDArray[Any], weights: NDArray[Any], path: str, rows: int | None = None
@@ -546,17 +553,17 @@ def _has_names(path: str, names: Sequence[str], declared: Sequence[str]) -> bool
         return True
     columns = columns_of(declared)
     if len(cells) == len(columns):  # as a row has
-        names = [column.name for column in columns if column.kind is not Kind.IGNORE]
+        names = [column.name for column in columns if column.kind is not ColumnKind.IGNORE]
     return set(names) <= set(cells)
 
 
 def is_named(declared: str) -> bool:
     """Whether a declared column makes features by name: it is a feature, but no plain number."""
     column = columns_of([declared], needs_label=False)[0]
-    return column.is_feature and (column.kind is not Kind.NUMERIC or column.log)
+    return column.is_feature and (column.kind is not ColumnKind.NUMERIC or column.log)
 
 
-class _Labels:
+class _TableLabels:
     """Labels of tables in files of any format: all numbers, or all texts."""
 
     def __init__(self, are_numbers: bool, column: str) -> None:

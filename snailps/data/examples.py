@@ -20,11 +20,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snailps.data._examples import EntryReader, Examples, Fault, RowReader, first_row
-from snailps.data.columns import Column, Declared, Kind, columns_of
+from snailps.data.columns import ColumnKind, Declared, DeclaredColumn, columns_of
 from snailps.data.held_out import Side
 from snailps.errors import ConfigError, DataError
 from snailps.files._matrix import first_falling, first_not_finite, wide_keys
-from snailps.files.blocks import Place, Source, cut, read_block
+from snailps.files.blocks import InputFile, Place, cut, read_block
 from snailps.files.file_kinds import BOM, CELLS, OVER_LINES, first_line_of, whole_lines
 from snailps.files.input_files import InputFiles
 from snailps.files.matrix_file import (
@@ -169,10 +169,10 @@ class ExampleReader:
             )
         if format in ("libsvm", "libffm") and declared:
             raise ConfigError(f"columns: expected none with format {format}, which names keys")
-        self.columns: tuple[Column, ...] = ()
+        self.columns: tuple[DeclaredColumn, ...] = ()
         if declared:
             self.columns = columns_of(columns, needs_label=needs_labels)
-        self._has_label = any(column.kind is Kind.LABEL for column in self.columns)
+        self._has_label = any(column.kind is ColumnKind.LABEL for column in self.columns)
         self.field_num = sum(column.is_feature for column in self.columns)
         self.hash_bits = hash_bits
         self.on_bad_line = on_bad_line
@@ -256,7 +256,7 @@ class ExampleReader:
                     break
                 line = line_end
             kinds = [column.kind for column in self.columns]
-            label = kinds.index(Kind.LABEL) if Kind.LABEL in kinds else 0
+            label = kinds.index(ColumnKind.LABEL) if ColumnKind.LABEL in kinds else 0
             fault = Fault("low", line - begin, line - begin, label, 0)
             fault = self._in_whole(data[first:last], fault)
             raise DataError(self._message(data, first, fault, path, start, place))
@@ -459,7 +459,7 @@ def entries_in(
     return min(numbers, most)
 
 
-def _rows_in(files: InputFiles, source: Source) -> Iterator[bytes]:
+def _rows_in(files: InputFiles, source: InputFile) -> Iterator[bytes]:
     """All rows of a matrix file, as matrix files of a few."""
     for piece in cut([source], ROWS_BYTES):
         yield read_block(piece.path, piece.start, piece.stop, unit="line", scratch=files.scratch)

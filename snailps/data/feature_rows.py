@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snailps.data._examples import RowReader, hash_bytes
-from snailps.data.columns import Column, Kind, columns_of, declaration_of
+from snailps.data.columns import ColumnKind, DeclaredColumn, columns_of, declaration_of
 from snailps.data.elements import (
     NUMBERS,
     DataTable,
@@ -52,7 +52,7 @@ Fields = Sequence[int] | NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class ExampleRows:
     """Consecutive rows of examples, sparse or dense.
 
     Sparse: row i has the entries ``ptr[i]`` to before ``ptr[i + 1]`` (int64 (n + 1,), from 0) of
@@ -83,7 +83,7 @@ class Piece:
 
 def dense_piece(
     ptr: NDArray[np.int64], keys: NDArray[Any], values: NDArray[np.float32] | int, columns: int
-) -> Piece:
+) -> ExampleRows:
     """Rows with all their values, zeros included; entries of one key are added.
 
     DataError: not enough memory.
@@ -97,7 +97,7 @@ def dense_piece(
         ) from None
     rows = np.repeat(np.arange(len(x)), np.diff(ptr))
     np.add.at(x.ravel(), rows * columns + keys.astype(np.int64), values)
-    return Piece(None, None, x.ravel(), None, len(x))
+    return ExampleRows(None, None, x.ravel(), None, len(x))
 
 
 class RowsSource(ABC):
@@ -142,7 +142,7 @@ class RowsSource(ABC):
         raise NotImplementedError
 
     @abstractmethod
-    def pieces(self) -> Iterator[Piece]:
+    def pieces(self) -> Iterator[ExampleRows]:
         """All rows in order; DataError: a value that no example can have, with its row."""
 
 
@@ -153,20 +153,20 @@ class Rule:
     for messages; empty: a table in memory without declarations, whose texts have to be str.
     """
 
-    def __init__(self, columns: Sequence[Column], path: str = "") -> None:
+    def __init__(self, columns: Sequence[DeclaredColumn], path: str = "") -> None:
         self.features = [column for column in columns if column.is_feature]
-        self._label = next((column for column in columns if column.kind is Kind.LABEL), None)
+        self._label = next((column for column in columns if column.kind is ColumnKind.LABEL), None)
         self._path = path
         self._reader = RowReader(self.features, b",", 0, 0, False)
 
-    def piece(self, table: DataTable, first: int, last: int, number: int) -> Piece:
+    def piece(self, table: DataTable, first: int, last: int, number: int) -> ExampleRows:
         """The examples of rows `first` to before `last`, without labels if the table has none.
 
         `number`: the first row's number, for messages.
         """
         columns = [
             self.floats(table, column, first, last, number)
-            if column.kind in (Kind.NUMERIC, Kind.BUCKET)
+            if column.kind in (ColumnKind.NUMERIC, ColumnKind.BUCKET)
             else self._texts(table.column(column.name), first, last)
             for column in self.features
         ]
@@ -179,7 +179,9 @@ class Rule:
         labels = None
         if self._label is not None and self._label.name in table.columns:
             labels = self._labels(table, self._label, first, last, number)
-        return Piece(examples.ptr, examples.keys, examples.values, examples.fields, labels=labels)
+        return ExampleRows(
+            examples.ptr, examples.keys, examples.values, examples.fields, labels=labels
+        )
 
     def _texts(self, column: Any, first: int, last: int) -> list[Any]:
         """Texts of a categorical column.
@@ -194,7 +196,7 @@ class Rule:
         return [None if is_missing(value) else _text(value) for value in values]
 
     def floats(
-        self, table: DataTable, column: Column, first: int, last: int, number: int
+        self, table: DataTable, column: DeclaredColumn, first: int, last: int, number: int
     ) -> NDArray[np.float32]:
         """A column's numbers as float32, NaN where one is missing."""
         expected = f"a number. Declare {column.name}:categorical in columns if it has texts"
@@ -209,7 +211,7 @@ class Rule:
         return narrow
 
     def _labels(
-        self, table: DataTable, column: Column, first: int, last: int, number: int
+        self, table: DataTable, column: DeclaredColumn, first: int, last: int, number: int
     ) -> NDArray[np.float64]:
         expected = "a number as label: number the classes from 0 on"
         numbers = self.numbers(table, column.name, first, last, number, expected)
@@ -279,7 +281,7 @@ class TableRows(RowsSource):
         label: str = "",
         declared: Sequence[str] = (),
         *,
-        kinds: Mapping[str, Kind] | None = None,
+        kinds: Mapping[str, ColumnKind] | None = None,
     ) -> None:
         self._table, self._label, self.has_label = table, label, bool(label)
         self.name, self.rows, self.columns, self.entries = table.name, table.rows, 0, -1
@@ -289,7 +291,9 @@ class TableRows(RowsSource):
             return
         names = _names_of_features(table, label)
         by_type = {name: kind_of_column(table.column(name)) for name in names}
-        columns = [Column(name, (kinds or {}).get(name, kind)) for name, kind in by_type.items()]
+        columns = [
+            DeclaredColumn(name, (kinds or {}).get(name, kind)) for name, kind in by_type.items()
+        ]
         self._rule = Rule(columns)
 
     def write_as(self, *, fields: Fields | None = None, dense: bool = False) -> None:
@@ -297,7 +301,7 @@ class TableRows(RowsSource):
         if not dense:
             return
         for column in self._rule.features:
-            if column.kind is Kind.CATEGORICAL:
+            if column.kind is ColumnKind.CATEGORICAL:
                 raise DataError(
                     f"column {column.name!r}: expected numbers, since examples are dense: leave it "
                     "out, or encode it"
@@ -314,7 +318,7 @@ class TableRows(RowsSource):
     def labels(self) -> Any:
         return self._table.column(self._label).data
 
-    def pieces(self) -> Iterator[Piece]:
+    def pieces(self) -> Iterator[ExampleRows]:
         step = max(1, PIECE_CELLS // len(self._rule.features))
         for first in range(0, self.rows, step):
             last = min(first + step, self.rows)
@@ -323,7 +327,7 @@ class TableRows(RowsSource):
             else:
                 yield self._rule.piece(self._table, first, last, first)
 
-    def _dense(self, first: int, last: int) -> Piece:
+    def _dense(self, first: int, last: int) -> ExampleRows:
         features = self._rule.features
         columns = [
             self._rule.floats(self._table, column, first, last, first) for column in features
@@ -336,16 +340,16 @@ class TableRows(RowsSource):
                 f"column {features[column].name!r}, row {first + row:,} is missing: dense examples "
                 "have all values. Fill it, or leave the row out"
             )
-        return Piece(None, None, x.ravel(), None, len(x))
+        return ExampleRows(None, None, x.ravel(), None, len(x))
 
 
-def kind_of_column(column: Any) -> Kind:
+def kind_of_column(column: Any) -> ColumnKind:
     """Kind of a column by its type.
 
     A column without type and values counts as numeric, so that a later text in it is refused with
     its row, as in files.
     """
-    return Kind.NUMERIC if column.is_numeric() or column.is_null() else Kind.CATEGORICAL
+    return ColumnKind.NUMERIC if column.is_numeric() or column.is_null() else ColumnKind.CATEGORICAL
 
 
 def table_of_dicts(rows: Sequence[Any], names: Sequence[str]) -> DataTable:
@@ -398,7 +402,7 @@ class DictRows(RowsSource):
     has seen with numbers only, or with texts only; other values of them are refused.
     """
 
-    def __init__(self, rows: Sequence[Any], seen: Mapping[str, Kind] | None = None) -> None:
+    def __init__(self, rows: Sequence[Any], seen: Mapping[str, ColumnKind] | None = None) -> None:
         self._rows, self._seen = rows, seen or {}
         self.rows, self.columns, self.entries = len(rows), 0, -1
         self.flags = Flags.VALUES | Flags.WIDE | Flags.HASHED
@@ -407,10 +411,10 @@ class DictRows(RowsSource):
         """Cached hashes by name and text; the text of a number is empty."""
         self._seeds: dict[str, int] = {}
         """Cached hashes of names."""
-        self._kinds: dict[str, Kind] = {}
+        self._kinds: dict[str, ColumnKind] = {}
         """By name; LABEL stands for both numbers and texts."""
 
-    def kinds(self) -> dict[str, Kind]:
+    def kinds(self) -> dict[str, ColumnKind]:
         """Kinds of the names in the pieces read so far, and of those seen before.
 
         Names with both numbers and texts are left out; empty from `KINDS_MAX` names on.
@@ -418,9 +422,9 @@ class DictRows(RowsSource):
         every = {**self._kinds, **self._seen}
         if len(every) >= KINDS_MAX:
             return {}
-        return {name: kind for name, kind in every.items() if kind is not Kind.LABEL}
+        return {name: kind for name, kind in every.items() if kind is not ColumnKind.LABEL}
 
-    def pieces(self) -> Iterator[Piece]:
+    def pieces(self) -> Iterator[ExampleRows]:
         ptr, keys, values, cached = [0], [], [], self._keys
         for number, row in enumerate(self._rows):
             _check_dict(row, number)
@@ -460,7 +464,9 @@ class DictRows(RowsSource):
             "str"
         )
 
-    def _piece(self, ptr: list[int], keys: list[int], values: list[float], last: int) -> Piece:
+    def _piece(
+        self, ptr: list[int], keys: list[int], values: list[float], last: int
+    ) -> ExampleRows:
         """A piece; `last` is the number of its last row, for messages."""
         narrow = floats(np.array(values, np.float64))
         if (entry := first_not_finite(narrow)) >= 0:
@@ -470,7 +476,7 @@ class DictRows(RowsSource):
                 "within float32's range"
             )
         file_keys = np.array(keys, np.uint64) >> np.uint64(1)  # the upper 63 bits of the hash
-        return Piece(np.array(ptr, np.int64), file_keys, narrow, None)
+        return ExampleRows(np.array(ptr, np.int64), file_keys, narrow, None)
 
     def _key(self, name: Any, text: str, number: int) -> int:
         """The 64-bit hash of a name and a text, cached; `number` of the row, for messages."""
@@ -498,16 +504,16 @@ class DictRows(RowsSource):
         Called when a hash is not cached, so not for each entry: hashes of a name's numbers and
         of its texts are different cache entries, so each kind is seen at least once.
         """
-        kind = Kind.CATEGORICAL if text else Kind.NUMERIC
+        kind = ColumnKind.CATEGORICAL if text else ColumnKind.NUMERIC
         wanted = self._seen.get(name, kind)
         if wanted is not kind:
-            kinds = {Kind.NUMERIC: "a number", Kind.CATEGORICAL: "a text"}
+            kinds = {ColumnKind.NUMERIC: "a number", ColumnKind.CATEGORICAL: "a text"}
             raise DataError(
                 f"X: element {number:,} has {kinds[kind]} for {name!r:.80}, which was "
                 f"{kinds[wanted]} when the model was fitted: convert it"
             )
         if len(self._kinds) < KINDS_MAX and self._kinds.setdefault(name, kind) is not kind:
-            self._kinds[name] = Kind.LABEL
+            self._kinds[name] = ColumnKind.LABEL
 
 
 def _shown(value: Any) -> str:

@@ -1,10 +1,10 @@
 """An estimator's X, of whatever type, as one value: a source of rows, and what its columns are.
 
     X [, Known] -> matrix_of -> Matrix: TableRows, DictRows, DenseRows or SparseRows
-    Matrix, Known -> check_columns
+    Matrix, KnownColumns -> check_columns
 
-Owns the question what X is: code below gets a `Matrix` and does not ask again.  `Known` is what a
-fitted model knows of its columns.  Several errors have scikit-learn's wording, because
+Owns the question what X is: code below gets a `Matrix` and does not ask again.  `KnownColumns` is
+what a fitted model knows of its columns.  Several errors have scikit-learn's wording, because
 `sklearn.utils.estimator_checks` looks for it.  Must not know models.
 """
 
@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from snailps.data.columns import Kind
+from snailps.data.columns import ColumnKind
 from snailps.data.elements import (
     DataTable,
     a_kind,
@@ -45,7 +45,7 @@ class NotNumbers(DataError, TypeError):
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class KnownColumns:
     """What a fitted model knows of its columns.
 
     Attributes
@@ -72,7 +72,7 @@ class Known:
     by_name: bool
     names: tuple[Any, ...] | None = None
     declared: tuple[str, ...] = ()
-    kinds: Mapping[str, Kind] = field(default_factory=dict)
+    kinds: Mapping[str, ColumnKind] = field(default_factory=dict)
     label: str = ""
     weight: str = ""
     columns: int = -1
@@ -104,7 +104,9 @@ class Matrix:
         return self.source if isinstance(self.source, ExampleFiles) else None
 
 
-def matrix_of(X: Any, *, numeric: bool, known: Known | None = None, others: bool = True) -> Matrix:
+def matrix_of(
+    X: Any, *, numeric: bool, known: KnownColumns | None = None, others: bool = True
+) -> Matrix:
     """X as examples; a sparse matrix or an array of numbers is not copied.
 
     `numeric`: refuse tables with texts, and dicts.  `known`: what a fitted model knows of its
@@ -151,7 +153,7 @@ def _refuse_empty(rows: int, columns: int) -> None:
         )
 
 
-def _of_dicts(X: Sequence[Any], known: Known | None, others: bool) -> Matrix:
+def _of_dicts(X: Sequence[Any], known: KnownColumns | None, others: bool) -> Matrix:
     """Dicts as rows of the table that the model was fitted on; without one, features by name."""
     if known is None or known.names is None:
         return Matrix(DictRows(X, known.kinds if known else None), -1, by_name=True)
@@ -167,7 +169,7 @@ def _of_dicts(X: Sequence[Any], known: Known | None, others: bool) -> Matrix:
     return _of_table(table, known)
 
 
-def _of_table(table: DataTable, known: Known | None) -> Matrix:
+def _of_table(table: DataTable, known: KnownColumns | None) -> Matrix:
     """A table of numbers as an array; one with texts, or for a model by name, column by column."""
     twice = [name for name, count in Counter(table.columns).items() if count > 1]
     if twice:
@@ -228,7 +230,7 @@ def _of_array(X: Any, is_sparse: bool) -> Matrix:
     return Matrix((SparseRows if is_sparse else DenseRows)(X), int(X.shape[1]))
 
 
-def check_columns(matrix: Matrix, known: Known) -> None:
+def check_columns(matrix: Matrix, known: KnownColumns) -> None:
     """DataError: X has other columns than the model was fitted on: number, names or order."""
     if matrix.by_name != known.by_name:
         kinds = ("columns by number", "features by name (a table with texts, or dicts)")

@@ -19,7 +19,14 @@ from numpy.typing import NDArray
 
 from snailps.data._examples import Examples
 from snailps.data.elements import library_of, refuse_masked, table_of, whole
-from snailps.data.feature_rows import DictRows, Fields, Piece, RowsSource, TableRows, dense_piece
+from snailps.data.feature_rows import (
+    DictRows,
+    ExampleRows,
+    Fields,
+    RowsSource,
+    TableRows,
+    dense_piece,
+)
 from snailps.errors import DataError
 from snailps.files._matrix import first_falling, first_not_finite, nonzero_entries, wide_keys
 from snailps.files.matrix_file import KEY_LIMIT, Flags, floats
@@ -118,7 +125,7 @@ class SparseRows(RowsSource):
         firsts = range(0, len(values), PIECE_ENTRIES)
         return all((values[first : first + PIECE_ENTRIES] == 1).all() for first in firsts)
 
-    def pieces(self) -> Iterator[Piece]:
+    def pieces(self) -> Iterator[ExampleRows]:
         """As in `RowsSource`; views of the matrix where it has the file's types."""
         ptr = self._ptr
         key_type = np.dtype(np.uint64 if self.columns > 1 << 32 else np.uint32)
@@ -143,7 +150,7 @@ class SparseRows(RowsSource):
             if values is not None and self.dense:
                 yield dense_piece(piece_ptr, stored, values, self.columns)
             else:
-                yield Piece(piece_ptr, stored, values, fields)
+                yield ExampleRows(piece_ptr, stored, values, fields)
 
 
 def summed(X: Any) -> Any:
@@ -199,20 +206,22 @@ class DenseRows(RowsSource):
             firsts = range(0, self.rows, self._step)
             self.entries = sum(int(np.count_nonzero(self._exact(first))) for first in firsts)
 
-    def pieces(self) -> Iterator[Piece]:
+    def pieces(self) -> Iterator[ExampleRows]:
         for first in range(0, self.rows, self._step):
             x = self._x[first : first + self._step]
             if Flags.BYTES in self.flags:
-                yield Piece(None, None, np.ascontiguousarray(x).ravel(), None, len(x))
+                yield ExampleRows(None, None, np.ascontiguousarray(x).ravel(), None, len(x))
             elif Flags.DENSE in self.flags:
                 values = floats(x).ravel()
                 self._check(values, first)
-                yield Piece(None, None, values, None, len(x))
+                yield ExampleRows(None, None, values, None, len(x))
             else:
                 ptr, keys, values = nonzero_entries(np.ascontiguousarray(self._exact(first)))
                 if first_not_finite(values) >= 0:
                     self._check(floats(x).ravel(), first)
-                yield Piece(ptr, keys, values, None if self._fields is None else self._fields[keys])
+                yield ExampleRows(
+                    ptr, keys, values, None if self._fields is None else self._fields[keys]
+                )
 
     def _exact(self, first: int) -> NDArray[Any]:
         """The rows of the piece from `first` on, in which as many numbers are 0 as in the array.
@@ -279,7 +288,7 @@ def _row_of(ptr: NDArray[Any], first: int, entry: int) -> str:
     return f"{row:,}"
 
 
-def examples_of_piece(piece: Piece, source: RowsSource, hash_bits: int = 0) -> Examples:
+def examples_of_piece(piece: ExampleRows, source: RowsSource, hash_bits: int = 0) -> Examples:
     """A sparse piece as examples with labels 0; keys folded to `hash_bits` (0: not)."""
     assert piece.ptr is not None
     assert piece.keys is not None

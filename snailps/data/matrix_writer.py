@@ -39,7 +39,7 @@ COPY_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class WrittenMatrix:
     """A matrix file that was written: `units` examples with `entries` entries in all.
 
     `name` describes the data, for messages.
@@ -62,7 +62,7 @@ def write_matrix(
     fields: Sequence[int] | NDArray[Any] | None = None,
     dense: bool = False,
     on_progress: Progress | None = None,
-) -> Written:
+) -> WrittenMatrix:
     """Write examples to a matrix file, which models of examples read faster than LIBSVM text.
 
     Parameters
@@ -120,7 +120,7 @@ def write_matrix(
             file.publish()
     except OSError as error:
         raise DataError(f"cannot write {path}: {error.strerror or error}") from error
-    return Written(str(path), header.size, header.rows, header.nonzeros, source.name)
+    return WrittenMatrix(str(path), header.size, header.rows, header.nonzeros, source.name)
 
 
 def spool_matrix(
@@ -174,7 +174,7 @@ class _RowsWriter:
         file: NewFile,
         make: Callable[[str], NewFile],
         source: RowsSource,
-        content: _Content | None,
+        content: _RowLabels | None,
     ) -> None:
         self._file, self._make, self._source = file, make, source
         self._header: Header | None = None
@@ -218,7 +218,7 @@ class _RowsWriter:
         if self.rows == 0:
             raise DataError(f"X: {source.name} has no rows")
 
-    def finish(self, content: _Content) -> Header:
+    def finish(self, content: _RowLabels) -> Header:
         """Write labels, weights and header; the file is then complete."""
         source, header = self._source, self._header
         if header is not None:
@@ -245,7 +245,7 @@ class _RowsWriter:
         self._file.write_at(header.pack(), 0)
         return header
 
-    def _header_of(self, flags: Flags, content: _Content, rows: int, entries: int) -> Header:
+    def _header_of(self, flags: Flags, content: _RowLabels, rows: int, entries: int) -> Header:
         if len(content.weights):
             flags |= Flags.WEIGHTS
         if content.labels.dtype == np.float64:
@@ -276,7 +276,7 @@ def write_rows(
     file: NewFile,
     make: Callable[[str], NewFile],
     source: RowsSource,
-    content: _Content | None = None,
+    content: _RowLabels | None = None,
     on_progress: Progress | None = None,
 ) -> Header:
     """Write a matrix file of rows.
@@ -303,7 +303,7 @@ class Draft(contextlib.ExitStack):
         source: RowsSource,
         folder: str = "",
         bytes_max: int = 0,
-        content: _Content | None = None,
+        content: _RowLabels | None = None,
         on_progress: Progress | None = None,
     ) -> None:
         super().__init__()
@@ -331,7 +331,7 @@ class Draft(contextlib.ExitStack):
         return Spooled(self._file, header.rows, self._source.name)
 
 
-class _Content(NamedTuple):
+class _RowLabels(NamedTuple):
     """Labels and weights of rows; empty: none."""
 
     labels: NDArray[Any]
@@ -339,10 +339,10 @@ class _Content(NamedTuple):
     weights: NDArray[np.float32]
 
 
-_NO_CONTENT = _Content(np.zeros(0, np.float32), np.zeros(0, np.float32))
+_NO_CONTENT = _RowLabels(np.zeros(0, np.float32), np.zeros(0, np.float32))
 
 
-def _content_of(source: RowsSource, y: Any, label: str, sample_weight: Any) -> _Content:
+def _content_of(source: RowsSource, y: Any, label: str, sample_weight: Any) -> _RowLabels:
     """Labels and weights of the rows, checked; refuses both `y` and `label`."""
     if label and y is not None:
         raise DataError(
@@ -366,7 +366,7 @@ def _content_of(source: RowsSource, y: Any, label: str, sample_weight: Any) -> _
             f"sample_weight: number {place:,} is {numbers[place]}: expected finite numbers of at "
             "least 0"
         )
-    return _Content(labels, weights)
+    return _RowLabels(labels, weights)
 
 
 def _labels_of(y: Any, source: RowsSource) -> NDArray[Any]:

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from snailps.data._examples import first_row
 from snailps.data._text import NameTable
-from snailps.data.columns import Column, Kind, as_float, is_number
+from snailps.data.columns import ColumnKind, DeclaredColumn, as_float, is_number
 from snailps.data.examples import ExampleReader, format_of_rows, lines_before
 from snailps.data.packed_words import PackedWords
 from snailps.dataclass import dataclass, field
@@ -83,7 +83,7 @@ class Columns:
 
 
 @dataclass(frozen=True, slots=True)
-class Values:
+class ValueMoments:
     """Moments of values, which can be added: parts of a survey give the moments of the whole.
 
     The mean of equal values is exact.  `squares`: sum of squared differences from the mean;
@@ -98,7 +98,7 @@ class Values:
     most: float = 0.0
 
     @classmethod
-    def of(cls, values: NDArray[np.float64]) -> Values:
+    def of(cls, values: NDArray[np.float64]) -> ValueMoments:
         if not len(values):
             return cls()
         others = values - values[0]
@@ -114,12 +114,12 @@ class Values:
             float(above.max(initial=0)),
         )
 
-    def __add__(self, other: Values) -> Values:
+    def __add__(self, other: ValueMoments) -> ValueMoments:
         number = self.number + other.number
         if not self.number or not other.number:
             return self if self.number else other
         apart, share = other.mean - self.mean, other.number / number
-        return Values(
+        return ValueMoments(
             number,
             self.mean + apart * share,
             self.squares + other.squares + apart**2 * self.number * share,
@@ -196,14 +196,18 @@ class NameColumns:
             raise DataError(
                 f"{path}: expected {self._shape}, got {width} columns in the first line"
             )
-        columns = [Column(f"name of {what}", Kind.TEXT) for what in self.expected]
+        columns = [DeclaredColumn(f"name of {what}", ColumnKind.TEXT) for what in self.expected]
         for place in range(names, width):
             if place == self.time - 1:
-                columns.append(Column("time", Kind.TEXT if self.reads_times else Kind.IGNORE))
+                columns.append(
+                    DeclaredColumn(
+                        "time", ColumnKind.TEXT if self.reads_times else ColumnKind.IGNORE
+                    )
+                )
             elif place == names:
-                columns.append(Column("value", Kind.LABEL))
+                columns.append(DeclaredColumn("value", ColumnKind.LABEL))
             else:
-                columns.append(Column(f"column {place}", Kind.IGNORE))
+                columns.append(DeclaredColumn(f"column {place}", ColumnKind.IGNORE))
         has_values = width > names and self.time != names + 1
         first = 0
         if width == names:
@@ -388,13 +392,13 @@ class NameCounts:
 
     def __init__(self, kinds: int) -> None:
         self.counts = [NameTable() for _ in range(kinds)]
-        self.values = Values()
+        self.values = ValueMoments()
 
     def add(self, kind: int, names: Sequence[bytes]) -> None:
         self.counts[kind].add(names)
 
     def add_values(self, values: NDArray[np.float64]) -> None:
-        self.values += Values.of(values)
+        self.values += ValueMoments.of(values)
 
     def merge(self, part: bytes) -> Names:
         """Add another object's `dump`, and return it; DataError: malformed, nothing was added."""
@@ -468,7 +472,7 @@ class Names:
         self.names: list[PackedWords] = []
         self.counts: list[NDArray[np.int64]] = []
         try:
-            self.values = Values(*_VALUES.unpack_from(dumped))
+            self.values = ValueMoments(*_VALUES.unpack_from(dumped))
             (kinds,) = _KINDS.unpack_from(dumped, _VALUES.size)
             offset = _VALUES.size + _KINDS.size
             for _ in range(min(kinds, len(dumped))):

@@ -31,7 +31,7 @@ from snailps.data.elements import (
     whole,
 )
 from snailps.data.matrix_sources import summed
-from snailps.data.name_columns import Values, times_of
+from snailps.data.name_columns import ValueMoments, times_of
 from snailps.data.spool import Spooled
 from snailps.dataclass import dataclass
 from snailps.errors import DataError
@@ -368,7 +368,7 @@ def spool_names(
     *,
     choices: bool = False,
     on_bytes: Callable[[int], object] | None = None,
-) -> tuple[Spooled, tuple[bool, ...], Values]:
+) -> tuple[Spooled, tuple[bool, ...], ValueMoments]:
     """Write rows into a scratch file.
 
     Returns the file; by column, whether all names were whole numbers; and the moments of all
@@ -378,11 +378,11 @@ def spool_names(
     can hold.
     """
     whole: tuple[bool, ...] = ()
-    units, values = 0, Values()
+    units, values = 0, ValueMoments()
     with Scratch(folder, 0).new_file(f"writing {rows.name}") as file:
         for every in rows.pieces():
             piece = choices_of(every) if choices else every
-            values += Values.of(every.values)
+            values += ValueMoments.of(every.values)
             if not piece.names[0]:
                 continue
             for column in piece.names:

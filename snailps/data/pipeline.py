@@ -65,7 +65,7 @@ class Lap:
     """An item that stages never see: the source has yielded its whole input and starts again."""
 
 
-class _End:
+class _LastItem:
     """The last item: the input has ended, or a stage failed."""
 
     def __init__(
@@ -131,7 +131,7 @@ class Pipeline:
                 continue
             if isinstance(item, Lap):
                 continue
-            if not isinstance(item, _End):
+            if not isinstance(item, _LastItem):
                 return item
             with contextlib.suppress(queue.Full):
                 self._outs[taker].put(item, block=False)  # so that the next call ends as well
@@ -168,16 +168,16 @@ def _run(stage: Runs, into: _Queue | None, outs: Sequence[_Queue], stop: threadi
     produced = 0
     # A failure of an earlier stage.  It is passed on even if this stage swallows the exception by
     # which it learns of it: takers must not mistake a failure for the end of the input.
-    before: _End | None = None
+    before: _LastItem | None = None
 
     def items() -> Iterator[Any]:
         """The stage's input without laps, which go straight to the next stage."""
         nonlocal before
         taken = laps = 0
         for item in _items(into, stop) if into is not None else iter(()):
-            if isinstance(item, _End):
+            if isinstance(item, _LastItem):
                 before = item
-                raise _Failed
+                raise _StageFailed
             if not isinstance(item, Lap):
                 taken += 1
                 yield item
@@ -200,23 +200,23 @@ def _run(stage: Runs, into: _Queue | None, outs: Sequence[_Queue], stop: threadi
                     continue
                 _put(outs[produced % len(outs)], item, stop)
                 produced += 1
-            end = _End()
+            end = _LastItem()
         except _Closed:
             raise
         except BaseException as error:  # SystemExit too: the next stages wait for an outcome
-            end = _End(stage_name(stage), error, traceback.format_exc())
+            end = _LastItem(stage_name(stage), error, traceback.format_exc())
         for out in outs:
             _put(out, before or end, stop)
     except _Closed:
         pass
 
 
-class _Failed(Exception):
+class _StageFailed(Exception):
     """Raised inside a stage's iteration: an earlier stage failed."""
 
 
 def _items(into: _Queue, stop: threading.Event) -> Iterator[Any]:
-    """The items of a queue; the `_End` itself only if it carries an error."""
+    """The items of a queue; the `_LastItem` itself only if it carries an error."""
     while True:
         try:
             item = into.get(timeout=POLL_S)
@@ -224,7 +224,7 @@ def _items(into: _Queue, stop: threading.Event) -> Iterator[Any]:
             if stop.is_set():
                 raise _Closed from None
             continue
-        if isinstance(item, _End):
+        if isinstance(item, _LastItem):
             if item.error is not None:
                 yield item
             return

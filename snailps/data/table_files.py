@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 
 from snailps.data._examples import first_row
 from snailps.data.columns import (
-    Column,
-    Kind,
+    ColumnKind,
+    DeclaredColumn,
     as_float,
     columns_by_name,
     declaration_of,
@@ -31,7 +31,7 @@ from snailps.data.columns import (
 )
 from snailps.data.elements import Elements, is_missing, mapping_of, shown_names
 from snailps.data.examples import NUMBERS
-from snailps.data.feature_rows import NAMED, Piece, RowsSource
+from snailps.data.feature_rows import NAMED, ExampleRows, RowsSource
 from snailps.data.formats.table import TableFile, open_table, table_errors
 from snailps.data.label_words import word_of
 from snailps.data.matrix_writer import write_rows
@@ -151,8 +151,8 @@ def complete(
     """
     by_name = {column.name: column for column in columns_by_name(declared, label)}
     if weight:
-        column = by_name.setdefault(weight, Column(weight, Kind.IGNORE))
-        if column.kind is not Kind.IGNORE:
+        column = by_name.setdefault(weight, DeclaredColumn(weight, ColumnKind.IGNORE))
+        if column.kind is not ColumnKind.IGNORE:
             got = declaration_of(column)
             raise DataError(f"columns: {weight} is weight_column: leave it out, got {got}")
     named = [*by_name, label] if label else [*by_name]
@@ -162,7 +162,7 @@ def complete(
         _require(table, [name for name in named if name not in later])
         kinds = table.kinds(named)
         # The index that pandas writes numbers the rows: training on it would learn their order.
-        kinds |= {name: Kind.IGNORE for name in table.names if name.startswith(_INDEX)}
+        kinds |= {name: ColumnKind.IGNORE for name in table.names if name.startswith(_INDEX)}
         of_folders = kinds_of_folders(paths) if table.folders else {}
         unknown = [name for name in table.names if name not in (*named, *kinds, *table.folders)]
         later_kinds, size = table.later_kinds(unknown, LOOKED_BYTES) if unknown else ({}, 0)
@@ -180,7 +180,9 @@ def complete(
         kinds, size = kinds | later_kinds, size + max(read, LOOKED_BYTES // LOOKED_FILES)
     columns = [
         by_name.get(name)
-        or Column(name, Kind.LABEL if name == label else kinds.get(name, Kind.NUMERIC))
+        or DeclaredColumn(
+            name, ColumnKind.LABEL if name == label else kinds.get(name, ColumnKind.NUMERIC)
+        )
         for name in names
     ]
     if not any(column.is_feature for column in columns):
@@ -200,12 +202,12 @@ def check_table(path: str, reading: Reading) -> None:
 
 def read_rows(
     path: str,
-    columns: Sequence[Column],
+    columns: Sequence[DeclaredColumn],
     label: str = "",
     weight: str = "",
     *,
     others: bool = False,
-) -> Iterator[tuple[Piece, Any]]:
+) -> Iterator[tuple[ExampleRows, Any]]:
     """Examples of a table, piece by piece, and with each the labels as the table has them.
 
     A missing label is "" in CSV, else None.  `columns` may include the label and ignored columns,
@@ -227,7 +229,9 @@ def read_rows(
             return
         first = 1
         with _weight_errors():
-            for piece, labels in table.pieces([*features, Column(weight, Kind.LABEL)], label):
+            for piece, labels in table.pieces(
+                [*features, DeclaredColumn(weight, ColumnKind.LABEL)], label
+            ):
                 weights = _weights(piece.labels, path, weight, first)
                 yield replace(piece, labels=None, weights=weights), labels
                 first += piece.rows
@@ -264,19 +268,19 @@ def names_of_labels(reading: Reading, paths: Sequence[str]) -> list[str]:
     return sorted(names)
 
 
-def label_kind(paths: Sequence[str], label: str) -> Kind:
+def label_kind(paths: Sequence[str], label: str) -> ColumnKind:
     """Whether labels are numbers or texts: by the column's type, or the first rows with a label."""
     path = paths[0]
     with open_table(path) as table, table_errors(path):
         _require(table, [label])
         if label in table.folders and label not in table.later_columns:
-            return kinds_of_folders(paths).get(label, Kind.CATEGORICAL)
+            return kinds_of_folders(paths).get(label, ColumnKind.CATEGORICAL)
         if label in table.own_names and table.has_numbers(label):
-            return Kind.NUMERIC  # categories of numbers, too: a label is its number
+            return ColumnKind.NUMERIC  # categories of numbers, too: a label is its number
         kinds = table.kinds([name for name in table.names if name != label])
         if label not in kinds:
             kinds, _ = table.later_kinds([label], LOOKED_BYTES)
-        return kinds.get(label, Kind.CATEGORICAL)
+        return kinds.get(label, ColumnKind.CATEGORICAL)
 
 
 @contextmanager
@@ -289,10 +293,10 @@ def _examples_of(
         with table_errors(path):  # names of JSON lines are read here
             _check(table, columns, reading.label_column, reading.needs_labels)
             _require(table, [name for name in (reading.weight_column,) if name])
-        yield _ExampleRows(table, columns, reading, on_piece)
+        yield _TableFileExamples(table, columns, reading, on_piece)
 
 
-class _ExampleRows(RowsSource):
+class _TableFileExamples(RowsSource):
     """The rows of a table as examples, with labels as numbers."""
 
     has_label = True
@@ -300,7 +304,7 @@ class _ExampleRows(RowsSource):
     def __init__(
         self,
         table: TableFile,
-        columns: Sequence[Column],
+        columns: Sequence[DeclaredColumn],
         reading: Reading,
         on_piece: Callable[[], object],
     ) -> None:
@@ -309,14 +313,14 @@ class _ExampleRows(RowsSource):
         self.rows = self.entries = -1
         self.columns = 0
 
-    def pieces(self) -> Iterator[Piece]:
+    def pieces(self) -> Iterator[ExampleRows]:
         reading, columns, first = self._reading, self._declared, 1
         names = {name: float(number) for number, name in enumerate(reading.label_names)}
         # A piece has the numbers of one column, and the cells of another.
         cells, weight = reading.weight_column, reading.weight_column
         if names:
             columns = [column for column in columns if column.is_feature]
-            columns += [Column(weight, Kind.LABEL)] * bool(weight)
+            columns += [DeclaredColumn(weight, ColumnKind.LABEL)] * bool(weight)
             cells = reading.label_column
         elif weight:
             columns = [column for column in columns if column.name != weight]
@@ -330,10 +334,12 @@ class _ExampleRows(RowsSource):
             yield piece
             first += piece.rows
 
-    def _read(self, columns: Sequence[Column], cells: str) -> Iterator[tuple[Piece, Any]]:
+    def _read(
+        self, columns: Sequence[DeclaredColumn], cells: str
+    ) -> Iterator[tuple[ExampleRows, Any]]:
         """`TableFile.pieces`, with the word for what a column of numbers has in its errors."""
         weight = self._reading.weight_column
-        is_weight = any(c.name == weight and c.kind is Kind.LABEL for c in columns)
+        is_weight = any(c.name == weight and c.kind is ColumnKind.LABEL for c in columns)
         with _weight_errors() if is_weight else nullcontext():
             yield from self._table.pieces(columns, cells, self._reading.on_bad_line)
 
@@ -413,7 +419,9 @@ def _require(table: TableFile, names: Sequence[str]) -> None:
             raise DataError(f"{table.path} has no column {name!r}; it has {has}")
 
 
-def _check(table: TableFile, columns: Sequence[Column], label: str, needs_labels: bool) -> None:
+def _check(
+    table: TableFile, columns: Sequence[DeclaredColumn], label: str, needs_labels: bool
+) -> None:
     """DataError: the table lacks a declared column, or has an undeclared one."""
     needs_labels = needs_labels or table.needs_labels
     _require(
@@ -421,8 +429,8 @@ def _check(table: TableFile, columns: Sequence[Column], label: str, needs_labels
         [
             column.name
             for column in columns
-            if column.kind is not Kind.IGNORE
-            and (needs_labels if column.kind is Kind.LABEL else table.is_complete)
+            if column.kind is not ColumnKind.IGNORE
+            and (needs_labels if column.kind is ColumnKind.LABEL else table.is_complete)
         ],
     )
     others = _others(table)
@@ -439,4 +447,4 @@ def _others(table: TableFile) -> list[str]:
 
 
 def _ignored(name: str) -> str:
-    return declaration_of(Column(name, Kind.IGNORE))
+    return declaration_of(DeclaredColumn(name, ColumnKind.IGNORE))

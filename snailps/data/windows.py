@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from snailps.data._text import Lexicon
 from snailps.data.pipeline import LAPS, Lap, Stage
 from snailps.errors import DataError
-from snailps.files.blocks import Source, cut, read_block
+from snailps.files.blocks import InputFile, cut, read_block
 from snailps.files.scratch import Scratch
 from snailps.pieces import Piece
 
@@ -35,7 +35,7 @@ def letters_only(text: bytes) -> bytes:
     return text.translate(_LETTERS)
 
 
-def share_of_input(sources: Sequence[Source], index: int, count: int) -> list[Piece]:
+def share_of_input(sources: Sequence[InputFile], index: int, count: int) -> list[Piece]:
     """The share of pipeline `index` of `count`, in pieces of up to 64 KiB.
 
     A file if there are as many files as pipelines, else an equal range of all bytes.  All pipelines
@@ -60,7 +60,7 @@ def share_of_input(sources: Sequence[Source], index: int, count: int) -> list[Pi
     return pieces
 
 
-class Reader(Stage):
+class WordReader(Stage):
     """Source: bytes of whole words, piece by piece, `passes` times (0: without end).
 
     Unpacks files in `scratch_dir` (`Scratch`).  `laps`: mark the first repetitions with a `Lap`.
@@ -118,7 +118,7 @@ class Tokenizer(Stage):
                 yield words
 
 
-class Filter(Stage):
+class KnownWords(Stage):
     """Numbers of the words that are in the vocabulary `words`, without the others.
 
     Fails after `bytes_max` bytes of unknown words in a row (0: never): a repeated input would never

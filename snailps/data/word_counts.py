@@ -38,7 +38,7 @@ _PIECE = 1 << 20
 """Bytes searched for separators at a time: NumPy widens each to 8 bytes."""
 
 
-class Packed(NamedTuple):
+class UnpackedWords(NamedTuple):
     """Counted words as views of the bytes that were unpacked."""
 
     counts: NDArray[np.int64]
@@ -62,7 +62,7 @@ def pack(
     return b"".join((magic, version, head, *(array.data for array in numbers), words))
 
 
-def unpack(magic: bytes, part: bytes, *, complete: bool) -> Packed:
+def unpack(magic: bytes, part: bytes, *, complete: bool) -> UnpackedWords:
     """Read and check what `pack` wrote; DataError: malformed.
 
     `complete`: counts have to add up to `tokens`, else to at most that number.
@@ -93,7 +93,7 @@ def unpack(magic: bytes, part: bytes, *, complete: bool) -> Packed:
     firsts = range(0, len(text), _PIECE)
     if any(np.isin(text[first : first + _PIECE], separators).any() for first in firsts):
         raise _refusal(part, "a word has a separator in it")
-    return Packed(counts, ends, text, tokens)
+    return UnpackedWords(counts, ends, text, tokens)
 
 
 def _refusal(part: bytes, what: str) -> DataError:

@@ -65,7 +65,7 @@ SLOW_BYTES_PER_S = 30e6
 
 
 @dataclass(slots=True)
-class Way:
+class HostConnection:
     """Measurements of the connection to another host: seconds, and bytes/s (0: not measured)."""
 
     to: str
@@ -82,7 +82,7 @@ class Diagnosis:
 
     facts: dict[str, Any]
     findings: list[Finding] = field(default_factory=list)
-    ways: list[Way] = field(default_factory=list)
+    ways: list[HostConnection] = field(default_factory=list)
     others: dict[str, list[dict[str, str]]] = field(default_factory=dict)
 
     @property
@@ -454,7 +454,7 @@ class Doctor:
             if isinstance(answer, messages.Report):
                 best = min(best, (took, float(answer.data["time"]) - (sent + took / 2)))
         rtt_s, skew_s = best
-        way = Way(name, where, rtt_s, skew_s)
+        way = HostConnection(name, where, rtt_s, skew_s)
         clock = _clock_finding(skew_s, name)
         text = f"round trip to {name} {rtt_s * 1e3:.2f} ms"
         level: checks.Level = "ok"

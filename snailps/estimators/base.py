@@ -10,11 +10,11 @@ The order of calls; methods that a subclass implements are in brackets:
         v               v                                        v
     _learn(Data): parameters are checked                     _loaded(path, parameters)
         |                                                        |
-    [_input_of](Data) -> Source: input, settings, attributes     |
+    [_input_of](Data) -> FitInput: input, settings, attributes   |
         |   continues: [_write_start] -> a file, continue_from   |
     run_job -> Finished                                          |
         |                                                        |
-    [_learned](Finished, Source) -> attributes           [_saved](path) -> attributes, parameters
+    [_learned](FinishedJob, FitInput) -> attributes      [_saved](path) -> attributes, parameters
         |                                                        |
         +----------> set together, with history_ and figures_ <--+
 
@@ -41,9 +41,9 @@ from snailps.data.spool import Spooled
 from snailps.dataclass import dataclass, field, replace
 from snailps.errors import NotFitted, ParameterError, convergence_warning
 from snailps.estimators.display import check_verbose, display_of
-from snailps.estimators.jobs import Finished, check_cluster, run_job
+from snailps.estimators.jobs import FinishedJob, check_cluster, run_job
 from snailps.estimators.monitor import Monitor, Report, callbacks_of
-from snailps.estimators.parameters import Parameters
+from snailps.estimators.parameters import EstimatorParameters
 from snailps.estimators.routing import Routed
 from snailps.estimators.validation import not_fitted
 from snailps.files.extras import optional_module
@@ -82,7 +82,7 @@ class Data:
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class WarmStart:
     """What a fitted model requires of a job that continues its training."""
 
     must_match: Mapping[str, Any]
@@ -97,7 +97,7 @@ class Start:
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class FitInput:
     """Input of a job, with the settings and attributes that the data decides."""
 
     input: Spooled | list[str]
@@ -133,7 +133,7 @@ class Estimator(Routed):
     """Whether a classifier supports more than two classes."""
     _warns_at: ClassVar[int] = 3
     """Frames from a warning up to the caller's line, whose place it shows."""
-    parameters: ClassVar[Parameters]
+    parameters: ClassVar[EstimatorParameters]
     __signature__: ClassVar[inspect.Signature]
 
     history_: list[Report]
@@ -155,11 +155,13 @@ class Estimator(Routed):
     ) -> None:
         """Build the constructor from `settings`; without them the class inherits its base's.
 
-        `fixed`, `without` and `extra` are arguments of `Parameters`.
+        `fixed`, `without` and `extra` are arguments of `EstimatorParameters`.
         """
         super().__init_subclass__(**others)
         if settings is not None:
-            cls.parameters = Parameters(settings, fixed=fixed, without=without, extra=extra)
+            cls.parameters = EstimatorParameters(
+                settings, fixed=fixed, without=without, extra=extra
+            )
             cls.__signature__ = cls.parameters.signature()
             constructor: Any = _constructor(cls.__signature__)
             constructor.__qualname__ = f"{cls.__qualname__}.__init__"
@@ -301,19 +303,19 @@ class Estimator(Routed):
         return self
 
     @abstractmethod
-    def _input_of(self, data: Data) -> AbstractContextManager[Source]:
+    def _input_of(self, data: Data) -> AbstractContextManager[FitInput]:
         """Yield the input of a job; scratch files last as long as the context."""
 
-    def _start(self) -> Start:
+    def _start(self) -> WarmStart:
         """Return what the fitted model requires of a job that continues it."""
         raise NotImplementedError
 
-    def _write_start(self, folder: str, source: Source) -> str:
+    def _write_start(self, folder: str, source: FitInput) -> str:
         """Write the fitted model into a folder for the next job; return the file's path."""
         raise NotImplementedError
 
     @abstractmethod
-    def _learned(self, done: Finished, source: Source) -> dict[str, Any]:
+    def _learned(self, done: FinishedJob, source: FitInput) -> dict[str, Any]:
         """Return the attributes of the model that a job has exported.
 
         It runs while the job's files exist; they are deleted afterwards.
@@ -344,7 +346,7 @@ class Estimator(Routed):
         `classes` are the labels of a classifier; files of ``snailps train`` may lack them.
         """
 
-    def _refuse_other_model(self, start: Start, chosen: Mapping[str, Any]) -> None:
+    def _refuse_other_model(self, start: WarmStart, chosen: Mapping[str, Any]) -> None:
         """Refuse parameters that change the model's shape, and models that cannot be continued."""
         for name, value in start.must_match.items():
             setting = self.parameters.by_name.get(name)

@@ -1,6 +1,6 @@
 """Text as a job's input: paths are passed on, anything else is spooled into one scratch file.
 
-    path, glob | list, array, column, generator [, labels] -> corpus -> Source of a job
+    path, glob | list, array, column, generator [, labels] -> corpus -> FitInput of a job
 
 Owns which values are paths and which are data.  `data.spool` decides what counts as a text.
 """
@@ -20,7 +20,7 @@ from snailps.data.elements import a_kind, elements_of, is_missing
 from snailps.data.spool import spool_text
 from snailps.data.vocabulary import LABEL_PREFIX
 from snailps.errors import DataError
-from snailps.estimators.base import Source
+from snailps.estimators.base import FitInput
 from snailps.files.file_kinds import CSV_BYTES
 from snailps.files.reading import Reading
 from snailps.files.unpacking import DAMAGED, is_url, open_content
@@ -40,7 +40,7 @@ def corpus(
     label_prefix: str = LABEL_PREFIX.decode(),
     column: str = "",
     on_bytes: Callable[[int], object] | None = None,
-) -> Iterator[Source]:
+) -> Iterator[FitInput]:
     """Yield the input of a job: paths, or a scratch file that lasts as long as the context.
 
     `labels` and `weights` are values for texts in memory; `has_weights` and `label_prefix` as in
@@ -53,7 +53,7 @@ def corpus(
             data, labels=labels, weights=weights, has_weights=has_weights,
             label_prefix=label_prefix, column=column, on_bytes=on_bytes,
         ) as spooled:  # fmt: skip
-            yield Source(spooled)
+            yield FitInput(spooled)
         return
     paths = paths_of(data, "text is given as a list of sentences: [text]")
     if not column:
@@ -81,7 +81,7 @@ def corpus(
             f"names one of files; got {a_kind(labels)}"
         )
     columns = {"column": column, "label_column": labels, "weight_column": weights}
-    yield Source(paths, {name: value for name, value in columns.items() if value})
+    yield FitInput(paths, {name: value for name, value in columns.items() if value})
 
 
 def _refuse_header(path: str) -> None:

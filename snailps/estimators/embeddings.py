@@ -21,10 +21,10 @@ from snailps.data.elements import a_kind
 from snailps.data.name_columns import NameColumns
 from snailps.data.name_rows import NameRows, choices_of, spool_names
 from snailps.errors import DataError
-from snailps.estimators.base import Data, Estimator, Source, Start
+from snailps.estimators.base import Data, Estimator, FitInput, WarmStart
 from snailps.estimators.corpus import is_path, paths_of, refuse_names_of_files
 from snailps.estimators.display import SpoolDisplay
-from snailps.estimators.jobs import Finished
+from snailps.estimators.jobs import FinishedJob
 from snailps.models.embeddings import files, kge, mf, ranking, warm_start
 from snailps.models.embeddings.held_out import TIMED
 from snailps.models.embeddings.queries import (
@@ -61,7 +61,7 @@ class NameEstimator(Estimator):
     loss: Any
 
     @contextlib.contextmanager
-    def _input_of(self, data: Data) -> Iterator[Source]:
+    def _input_of(self, data: Data) -> Iterator[FitInput]:
         X, y, columns = data.X, data.y, data.columns
         if isinstance(columns, str):
             raise DataError(f"columns: expected a list of names, got {columns!r:.60}")
@@ -75,7 +75,7 @@ class NameEstimator(Estimator):
                     )
             paths = paths_of(X, f"rows are a list or a table of {self._shape}")
             every = [data.continues] * len(self._kind_of_column)
-            yield Source(paths, attributes=self._of_columns(every, before, data.continues))
+            yield FitInput(paths, attributes=self._of_columns(every, before, data.continues))
             return
         finds_values = data.continues and y is None
         times = data.times if self._reads_times(X, data.times) else None
@@ -105,7 +105,7 @@ class NameEstimator(Estimator):
                     " values, and X has none: give them as y, or choose weights='one'"
                 )
             has_values = bool(values.number) and not choices
-            yield Source(
+            yield FitInput(
                 spooled,
                 {"time_column": 3 if has_times and not has_values else 4} if valued else {},
                 attributes=self._of_columns(whole, tuple(rows.chosen()) or before, data.continues),
@@ -156,7 +156,7 @@ class NameEstimator(Estimator):
         still = tuple(yes and kind in before for yes, kind in zip(whole, kinds, strict=True))
         return {"_whole": still, "_columns": columns}
 
-    def _learned(self, done: Finished, source: Source) -> dict[str, Any]:
+    def _learned(self, done: FinishedJob, source: FitInput) -> dict[str, Any]:
         model = self._reader(done.files[0])
         model.path = type(self).__name__  # for messages: that file is gone
         model.columns = source.attributes["_columns"]
@@ -211,19 +211,19 @@ class NameEstimator(Estimator):
         """
         return self._learn(Data(X, y, columns=columns, times=times, continues=True), epochs)
 
-    def _start(self) -> Start:
+    def _start(self) -> WarmStart:
         settings = self._model.settings
         names = (*settings.shape, "optimizer")
         lacks = "the model was loaded from a file of rows alone, without the optimizer's state: "
         lacks += "call fit, or train with keep_state: always"
-        return Start(
+        return WarmStart(
             {name: getattr(settings, name) for name in names if name in self.parameters.by_name},
             in_file=True,
             habits=frozenset(warm_start.habits_of(type(settings), settings.shape)),
             lacks="" if self._model.goes_on else lacks,
         )
 
-    def _write_start(self, folder: str, source: Source) -> str:
+    def _write_start(self, folder: str, source: FitInput) -> str:
         path = os.path.join(folder, "before.npz")  # noqa: PTH118
         self._model.save(path)
         return path

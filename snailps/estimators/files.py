@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from snailps.data.columns import Kind, columns_of
+from snailps.data.columns import ColumnKind, columns_of
 from snailps.data.elements import a_kind
 from snailps.data.example_files import LineExamples, example_files
-from snailps.data.matrices import Known, Matrix
+from snailps.data.matrices import KnownColumns, Matrix
 from snailps.errors import DataError
 from snailps.estimators.corpus import paths_of
 from snailps.files.blocks import files_of
@@ -27,7 +27,7 @@ def matrix_of_files(
     y: Any,
     sample_weight: Any,
     columns: Sequence[str],
-    known: Known | None,
+    known: KnownColumns | None,
     settings: Any,
     *,
     use: str,
@@ -63,7 +63,7 @@ def matrix_of_files(
         declared = tuple(
             text
             for text, column in zip(known.declared, kinds, strict=True)
-            if column.kind is not Kind.LABEL and column.name not in (label, weight)
+            if column.kind is not ColumnKind.LABEL and column.name not in (label, weight)
         )
         if known.declared and not lines and format_of(path := files_of(paths)[0]) is None:
             shown_names = ", ".join(map(repr, names))

@@ -27,7 +27,7 @@ from snailps.models.packed_tables import Packed
 
 
 @dataclass(frozen=True, slots=True)
-class Finished:
+class FinishedJob:
     """The results of a job.
 
     The export wrote `files`, which are deleted when the context of `run_job` ends.  `packed` are
@@ -53,7 +53,7 @@ def run_job(
     cluster: Cluster | None,
     workers: int | None,
     packed: bool = False,
-) -> Iterator[Finished]:
+) -> Iterator[FinishedJob]:
     """Train a model and export it into a folder that lasts as long as the context.
 
     `cluster` None: the cluster of the innermost ``with`` block, else this process's own with
@@ -79,7 +79,7 @@ def run_job(
                 tables = {name: packed_table(results, name) for name in names}
         files = [Path(path) for path in figures.pop("files")]
         monitor.finish(figures, job.history)
-        yield Finished(figures, files, tables)
+        yield FinishedJob(figures, files, tables)
 
 
 def packed_table(results: Results, table: str) -> Packed:

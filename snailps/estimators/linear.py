@@ -22,7 +22,7 @@ from snailps.estimators.sparse import (
 )
 from snailps.estimators.validation import CLASS_WEIGHT
 from snailps.files.extras import optional_module
-from snailps.models.packed_tables import Classes, Packed, grown
+from snailps.models.packed_tables import GrownClasses, Packed, grown
 from snailps.models.sparse.batch import BIAS_KEY, TABLE
 from snailps.models.sparse.linear import LinearSettings
 
@@ -157,7 +157,7 @@ class LogisticRegression(
     array(['a', 'b'], dtype='<U1')
     """
 
-    def _grown(self, classes: Classes) -> Mapping[str, Packed]:
+    def _grown(self, classes: GrownClasses) -> Mapping[str, Packed]:
         return {TABLE: grown(self._packed[TABLE], classes, BIAS_KEY)}
 
 

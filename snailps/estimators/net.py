@@ -19,7 +19,7 @@ from snailps.api.tables import Tensor
 from snailps.errors import ParameterError
 from snailps.estimators.sparse import NO_PARAMETERS, SparseClassifier
 from snailps.estimators.validation import CLASS_WEIGHT
-from snailps.models.packed_tables import Classes, Packed, grown_tensors
+from snailps.models.packed_tables import GrownClasses, Packed, grown_tensors
 from snailps.models.sparse.net import NetSettings
 
 
@@ -52,7 +52,7 @@ class NetEstimator(SparseClassifier):
             )
         return {"hidden": tuple(map(str, numbers))}
 
-    def _grown(self, classes: Classes) -> Mapping[str, Packed]:
+    def _grown(self, classes: GrownClasses) -> Mapping[str, Packed]:
         before = self._model.settings
         after = replace(before, **self._settings_of_classes(len(classes)))
         old, new = self._tensors(before), self._tensors(after)

@@ -55,7 +55,7 @@ OWN: Mapping[str, tuple[Any, Any]] = MappingProxyType(
 """Parameters that every estimator has besides its model's: type and default."""
 
 
-class Parameters:
+class EstimatorParameters:
     """The parameters of one estimator.
 
     `fixed` are settings whose value the estimator decides; `without` names further settings that

@@ -31,20 +31,20 @@ from typing import Any, ClassVar, Literal, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from snailps.data.columns import Kind, columns_of, declaration_of
+from snailps.data.columns import ColumnKind, columns_of, declaration_of
 from snailps.data.elements import a_kind
 from snailps.data.encoding import Encoding, moments
 from snailps.data.example_files import LineExamples
 from snailps.data.feature_rows import DictRows
-from snailps.data.matrices import Known, Matrix, check_columns, matrix_of
+from snailps.data.matrices import KnownColumns, Matrix, check_columns, matrix_of
 from snailps.data.matrix_sources import examples_of_piece
 from snailps.data.matrix_writer import Draft, spool_rows
 from snailps.dataclass import dataclass, field
 from snailps.errors import DataError, ModelFileError
-from snailps.estimators.base import Data, Estimator, Source, Start
+from snailps.estimators.base import Data, Estimator, FitInput, WarmStart
 from snailps.estimators.corpus import is_path, refuse_names_of_files
 from snailps.estimators.files import matrix_of_files
-from snailps.estimators.jobs import Finished
+from snailps.estimators.jobs import FinishedJob
 from snailps.estimators.labels import accuracy, classes_of, values_of
 from snailps.estimators.validation import (
     class_weights_of,
@@ -58,7 +58,13 @@ from snailps.files.input_files import InputFiles
 from snailps.files.scratch import Scratch
 from snailps.models.class_weights import LIMIT, balanced
 from snailps.models.losses import LOSSES, Loss
-from snailps.models.packed_tables import Classes, Packed, state_arrays, take_state, write_packed
+from snailps.models.packed_tables import (
+    GrownClasses,
+    Packed,
+    state_arrays,
+    take_state,
+    write_packed,
+)
 from snailps.models.sparse.batch import BIAS_KEY, batch_reader
 from snailps.models.sparse.clipping import names_of_keys
 from snailps.models.sparse.export import SavedModel, read_npz, write_saved
@@ -88,7 +94,7 @@ _ABOUT = "estimator"
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class LabelNumbers:
     """Labels as numbers for a job, with the settings and attributes that they decide."""
 
     numbers: NDArray[Any]
@@ -125,7 +131,7 @@ class SparseEstimator(Estimator):
     """Whether a feature's key is a hash of its name; else it is the column's number."""
     _declared: tuple[str, ...] = ()
     """``name:kind`` of the columns; empty for a matrix, and for a table of numbers in memory."""
-    _kinds: Mapping[str, Kind] = MappingProxyType({})
+    _kinds: Mapping[str, ColumnKind] = MappingProxyType({})
     """Names of dicts whose values were all numbers, or all texts; a later call must agree."""
     _label: str = ""
     """Column of the files with the labels."""
@@ -133,7 +139,7 @@ class SparseEstimator(Estimator):
     """Column of the files with the weights."""
 
     @contextlib.contextmanager
-    def _input_of(self, data: Data) -> Iterator[Source]:
+    def _input_of(self, data: Data) -> Iterator[FitInput]:
         """Write the examples into a scratch file and yield it as input.
 
         Rows of files are copied as they are read.  Their labels and weights are known only then,
@@ -173,7 +179,7 @@ class SparseEstimator(Estimator):
                 attributes |= {**self._shape_of(matrix), "_kinds": None}
             if isinstance(matrix.source, DictRows):
                 attributes["_kinds"] = matrix.source.kinds()
-            yield Source(spooled, settings, attributes, remarks)
+            yield FitInput(spooled, settings, attributes, remarks)
 
     def _matrix(
         self,
@@ -212,10 +218,10 @@ class SparseEstimator(Estimator):
             matrix.source.leave_out_fields()
         return replace(matrix, fields=fields)
 
-    def _known(self) -> Known:
+    def _known(self) -> KnownColumns:
         """Return what X must agree with: the columns of the fitted model."""
         names = getattr(self, "feature_names_in_", None)
-        return Known(
+        return KnownColumns(
             type(self).__name__,
             self._hashed,
             None if names is None else tuple(names),
@@ -240,7 +246,7 @@ class SparseEstimator(Estimator):
         return self._dense
 
     @abstractmethod
-    def _target(self, data: Data, rows: int) -> Target:
+    def _target(self, data: Data, rows: int) -> LabelNumbers:
         """Turn labels and weights into numbers; raise DataError if they cannot be learned."""
 
     def _shape_of(self, matrix: Matrix) -> dict[str, Any]:
@@ -256,7 +262,7 @@ class SparseEstimator(Estimator):
             "_fitted_fields": matrix.fields,
         }
 
-    def _learned(self, done: Finished, source: Source) -> dict[str, Any]:
+    def _learned(self, done: FinishedJob, source: FitInput) -> dict[str, Any]:
         return {**self._attributes_of(self._read(done.files[0])[0]), "_packed": done.packed}
 
     @staticmethod
@@ -272,17 +278,17 @@ class SparseEstimator(Estimator):
 
     # --- continuing ------------------------------------------------------------------------------
 
-    def _start(self) -> Start:
+    def _start(self) -> WarmStart:
         lacks = "the model was loaded from a file of weights alone, without the optimizer's state: "
         settings = self._model.settings
         splits = getattr(settings, "held_out", 0) and getattr(self, "held_out", 0)
         names = (*self._must_match, "seed") if splits else self._must_match
-        return Start(
+        return WarmStart(
             {name: getattr(settings, name) for name in names},
             lacks="" if self._packed else f"{lacks}call fit",
         )
 
-    def _write_start(self, folder: str, source: Source) -> str:
+    def _write_start(self, folder: str, source: FitInput) -> str:
         path = os.path.join(folder, "before.npz")  # noqa: PTH118
         return write_packed(path, self._packed_for(source.attributes))
 
@@ -508,11 +514,11 @@ class SparseEstimator(Estimator):
         if loss and loss != wanted and (wanted or LOSSES[loss].classes == 0):
             raise ValueError(f"its loss is {loss}")
         columns = columns_of(getattr(settings, "columns", ()), needs_label=False)
-        label = next((column.name for column in columns if column.kind is Kind.LABEL), "")
+        label = next((column.name for column in columns if column.kind is ColumnKind.LABEL), "")
         attributes: dict[str, Any] = {
             "_hashed": bool(about.get("hashed", getattr(settings, "columns", ()))),
             "_declared": tuple(about.get("declared", map(declaration_of, columns))),
-            "_kinds": {name: Kind(kind) for name, kind in about.get("kinds", {}).items()},
+            "_kinds": {name: ColumnKind(kind) for name, kind in about.get("kinds", {}).items()},
             "_label": about.get("label", getattr(settings, "label_column", "") or label),
             "_weight": about.get("weight", getattr(settings, "weight_column", "")),
         }
@@ -619,7 +625,7 @@ class SparseClassifier(SparseEstimator):
         data = Data(X, y, sample_weight, labels, columns=columns, continues=True)
         return self._learn(data, epochs)
 
-    def _target(self, data: Data, rows: int) -> Target:
+    def _target(self, data: Data, rows: int) -> LabelNumbers:
         """Number the classes of y; with `data.classes` later calls may bring others."""
         name = type(self).__name__
         every, numbers = labels_of(data.y, name, rows)
@@ -660,22 +666,22 @@ class SparseClassifier(SparseEstimator):
             counts[np.searchsorted(every, self.classes_)] += self._counts
         attributes = {"classes_": every, "_has_labels": None, "_counts": counts}
         if of_class is None or not getattr(self, "held_out", 0):
-            return Target(numbers, weights, settings, attributes)
+            return LabelNumbers(numbers, weights, settings, attributes)
         # Class weights are for the training alone; held-out rows are judged without them.
         if isinstance(self.class_weight, str):
-            return Target(numbers, of_examples, settings, attributes, len(every))
+            return LabelNumbers(numbers, of_examples, settings, attributes, len(every))
         by_class = class_weights_of(self.class_weight, every, np.arange(len(every)), None, name)
         settings["class_weights"] = _texts_of(by_class)
-        return Target(numbers, of_examples, settings, attributes)
+        return LabelNumbers(numbers, of_examples, settings, attributes)
 
     def _packed_for(self, attributes: Mapping[str, Any]) -> Mapping[str, Packed]:
         known, every = self.classes_, attributes["classes_"]
         if len(every) == len(known):
             return self._packed
         places = np.searchsorted(every, known)
-        return self._grown(Classes.of_counts(places, attributes["_counts"]))
+        return self._grown(GrownClasses.of_counts(places, attributes["_counts"]))
 
-    def _grown(self, classes: Classes) -> Mapping[str, Packed]:
+    def _grown(self, classes: GrownClasses) -> Mapping[str, Packed]:
         """Return rows with state for a model that has more classes."""
         raise NotImplementedError
 
@@ -873,13 +879,13 @@ class SparseRegressor(SparseEstimator):
         data = Data(X, y, sample_weight, columns=columns, continues=True)
         return self._learn(data, epochs)
 
-    def _target(self, data: Data, rows: int) -> Target:
+    def _target(self, data: Data, rows: int) -> LabelNumbers:
         targets = targets_of(data.y, type(self).__name__, rows)
         least = LOSSES[self.parameters.fixed["loss"]].label_min
         if (targets < least).any():
             raise DataError(f"y: expected numbers of at least {least:g}, got {targets.min():g}")
         settings = {"encoding": self._model.settings.encoding} if data.continues else {}
-        return Target(targets, weights_of(data.sample_weight, rows), settings)
+        return LabelNumbers(targets, weights_of(data.sample_weight, rows), settings)
 
     @staticmethod
     def _attributes_of(model: Any) -> dict[str, Any]:

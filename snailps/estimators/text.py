@@ -22,9 +22,9 @@ from snailps.data.elements import a_kind, elements_of, native, whole
 from snailps.data.label_words import word_of
 from snailps.data.vocabulary import LABEL_PREFIX
 from snailps.errors import DataError, ParameterError
-from snailps.estimators.base import Data, Source, Start
+from snailps.estimators.base import Data, FitInput, WarmStart
 from snailps.estimators.corpus import is_path, lines_of
-from snailps.estimators.jobs import Finished
+from snailps.estimators.jobs import FinishedJob
 from snailps.estimators.labels import (
     CountedRows,
     accuracy,
@@ -308,7 +308,7 @@ class TextClassifier(
         return self
 
     @contextlib.contextmanager
-    def _input_of(self, data: Data) -> Iterator[Source]:
+    def _input_of(self, data: Data) -> Iterator[FitInput]:
         words, X, y = self._words if data.continues else {}, self._whole(data.X, data.y), data.y
         prefix = to_text(self._model.prefix) if data.continues else _PREFIX
         named = [] if data.classes is None else values_of(data.classes)
@@ -406,14 +406,14 @@ class TextClassifier(
         is_read_once = isinstance(y, str) and hasattr(X, "read_next_batch")
         return whole(X) if is_read_once else native(X)
 
-    def _start(self) -> Start:
+    def _start(self) -> WarmStart:
         start = super()._start()
         if self._split_seed is None or not self.held_out:
             return start
         shape = {**start.must_match, "seed": self._split_seed}
         return replace(start, must_match=shape, habits=start.habits | {"seed"})
 
-    def _learned(self, done: Finished, source: Source) -> dict[str, Any]:
+    def _learned(self, done: FinishedJob, source: FitInput) -> dict[str, Any]:
         """Return model and labels together; if a label is of another type, neither is set."""
         attributes = super()._learned(done, source)
         attributes["_split_seed"] = self.seed if self.held_out else None

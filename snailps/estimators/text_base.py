@@ -18,10 +18,10 @@ from types import MappingProxyType, SimpleNamespace
 from typing import IO, Any, TypeVar
 
 from snailps.errors import ParameterError
-from snailps.estimators.base import Data, Estimator, Source, Start
+from snailps.estimators.base import Data, Estimator, FitInput, WarmStart
 from snailps.estimators.corpus import corpus, is_path, is_table
 from snailps.estimators.display import SpoolDisplay
-from snailps.estimators.jobs import Finished
+from snailps.estimators.jobs import FinishedJob
 from snailps.vectors.calibration import path_beside
 from snailps.vectors.fasttext_bin import BinHeader, read_header
 from snailps.vectors.opening import opened
@@ -131,7 +131,7 @@ class TextEstimator(Estimator):
         return column or ((parameter or last) if is_table(X) else "")
 
     @contextlib.contextmanager
-    def _input_of(self, data: Data) -> Iterator[Source]:
+    def _input_of(self, data: Data) -> Iterator[FitInput]:
         """Yield texts as a job's input; show how much is spooled."""
         column = self._text_column(data.X, data.column, continues=data.continues)
         with contextlib.ExitStack() as stack:
@@ -156,18 +156,18 @@ class TextEstimator(Estimator):
             )
         return {"pretrained": str(Path(path).expanduser().resolve())} if os.fspath(path) else {}
 
-    def _start(self) -> Start:
+    def _start(self) -> WarmStart:
         shape = dict(self._header.shape)
         if self.pretrained:  # whose dim the model has, not the parameter's
             del shape["dim"]
-        return Start(shape, in_file=True, habits=frozenset(self._header.habits))
+        return WarmStart(shape, in_file=True, habits=frozenset(self._header.habits))
 
-    def _write_start(self, folder: str, source: Source) -> str:
+    def _write_start(self, folder: str, source: FitInput) -> str:
         path = os.path.join(folder, "before.bin")  # noqa: PTH118
         self._model.save(path)
         return path
 
-    def _learned(self, done: Finished, source: Source) -> dict[str, Any]:
+    def _learned(self, done: FinishedJob, source: FitInput) -> dict[str, Any]:
         return self._attributes_of(done.files[0])
 
     def __getstate__(self) -> dict[str, Any]:

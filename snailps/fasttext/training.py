@@ -86,7 +86,7 @@ _METRICS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Training:
+class FastTextJob:
     """A job: the estimator that runs it, its parameters, and attributes of the model."""
 
     estimator: type[_Trainer]
@@ -122,7 +122,7 @@ class Autotune:
     effort: Effort
     size: int
 
-    def search(self, training: Training) -> Training:
+    def search(self, training: FastTextJob) -> FastTextJob:
         """Return the training with the best settings."""
         given = training.parameters
         if "bucket" not in self.fixed:
@@ -138,7 +138,7 @@ class Autotune:
             del parameters["minn"]
         return replace(training, parameters=parameters, epochs_chosen="epochs" not in fixed)
 
-    def model_of(self, tuned: Training, model: BinModel) -> Model:
+    def model_of(self, tuned: FastTextJob, model: BinModel) -> Model:
         """Quantise what was trained, if its size is bounded."""
         shrink = self._shrink(tuned)
         if shrink is not None:
@@ -149,7 +149,7 @@ class Autotune:
         args = {name: value for name, value in values.items() if name in _TUNED}
         return Model.of_bin(model, {**tuned.args, **args})
 
-    def _shrink(self, training: Training) -> Shrink | None:
+    def _shrink(self, training: FastTextJob) -> Shrink | None:
         return shrinks_to(self.size, training.parameters["seed"]) if self.size else None
 
 
@@ -194,7 +194,7 @@ class _Unsupervised(
 _Supervised.__name__, _Unsupervised.__name__ = "train_supervised", "train_unsupervised"
 
 
-def supervised(*args: Any, **kwargs: Any) -> Training:
+def supervised(*args: Any, **kwargs: Any) -> FastTextJob:
     """Check the arguments of `train_supervised`."""
     values = taken("train_supervised", SUPERVISED, SUPERVISED_DEFAULT, args, kwargs)
     parameters = {
@@ -271,7 +271,7 @@ def _size_of(text: Any) -> int:
     return int(match[1]) * power
 
 
-def unsupervised(*args: Any, **kwargs: Any) -> Training:
+def unsupervised(*args: Any, **kwargs: Any) -> FastTextJob:
     """Check the arguments of `train_unsupervised`."""
     values = taken("train_unsupervised", UNSUPERVISED, {}, args, kwargs)
     if values["loss"] not in ("ns", "hs"):
@@ -309,7 +309,7 @@ def _shared(values: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, An
 
 def _training(
     estimator: type[_Trainer], parameters: Mapping[str, Any], values: Mapping[str, Any]
-) -> Training:
+) -> FastTextJob:
     args = {name: values[name] for name in unsupervised_default if name != "model"}
     args["input"] = os.fsdecode(values["input"])
     args |= {"loss": loss_name[values["loss"]], "thread": values["thread"] or kernels.cores()}
@@ -320,7 +320,7 @@ def _training(
     path = os.fsdecode(values["input"])
     if not path:  # as a folder it would be the current one
         raise ParameterError(f"{estimator.__name__}: input: expected the path of a text, got ''")
-    return Training(estimator, chosen, path, args)
+    return FastTextJob(estimator, chosen, path, args)
 
 
 def _with_arguments(text: str) -> str:

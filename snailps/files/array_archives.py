@@ -1,7 +1,7 @@
 """Reads arrays of an untrusted ``.npz``: sizes are checked before memory is allocated.
 
     beginning of a .npy -> npy_header -> shape, order, type
-    member of an archive -> member_of -> Member: its header -> values_of -> array
+    member of an archive -> member_of -> ArchiveMember: its header -> values_of -> array
     archive -> arrays_of -> arrays by name
 
 Never unpickles.  Must not open files.  Functions raise `OSError` or one of `DAMAGED`.
@@ -58,7 +58,7 @@ _FIELD = re.compile(r"\s* (?: " + " | ".join(_FORMS) + r" ) \s* (?: , | (?=\}) )
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class ArchiveMember:
     """An array of an archive whose header was checked; values begin at byte `at` of the member."""
 
     info: zipfile.ZipInfo
@@ -98,7 +98,7 @@ def npy_header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
     return shape, fields["fortran_order"] == "True", dtype
 
 
-def member_of(archive: zipfile.ZipFile, info: zipfile.ZipInfo, file_bytes: int) -> Member:
+def member_of(archive: zipfile.ZipFile, info: zipfile.ZipInfo, file_bytes: int) -> ArchiveMember:
     """The header of an array, checked against the sizes that archive and file have.
 
     ValueError: it claims more than it can hold, or a type with Python objects.
@@ -119,10 +119,10 @@ def member_of(archive: zipfile.ZipFile, info: zipfile.ZipInfo, file_bytes: int) 
         raise ValueError(
             f"{info.filename!r} announces {dtype} of shape {shape} in {info.file_size:,} bytes"
         )
-    return Member(info, shape, dtype, fortran, head.tell())
+    return ArchiveMember(info, shape, dtype, fortran, head.tell())
 
 
-def values_of(archive: zipfile.ZipFile, member: Member) -> NDArray[Any]:
+def values_of(archive: zipfile.ZipFile, member: ArchiveMember) -> NDArray[Any]:
     """The array of a member; zipfile's error if its checksum differs."""
     array = np.empty(math.prod(member.shape), member.dtype)
     into, filled = array.view(np.uint8).data, 0

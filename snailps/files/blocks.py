@@ -91,14 +91,14 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class InputFile:
     """An input file: absolute path or URL; bytes of its content, or of what is made of a table."""
 
     path: str
     bytes: int
 
 
-def expand(inputs: Sequence[str], scratch: Scratch) -> list[Source]:
+def expand(inputs: Sequence[str], scratch: Scratch) -> list[InputFile]:
     """The input files in the order of `inputs`, each once, all checked to be readable.
 
     `inputs` are files, folders (all files below by name, hidden ones apart), glob patterns (`**`
@@ -108,7 +108,7 @@ def expand(inputs: Sequence[str], scratch: Scratch) -> list[Source]:
     """
     if not inputs:
         raise DataError("expected at least one input file, folder or pattern, got none")
-    sources = [Source(path, _readable_bytes(path, scratch)) for path in files_of(inputs)]
+    sources = [InputFile(path, _readable_bytes(path, scratch)) for path in files_of(inputs)]
     _refuse_empty([source.path for source in sources if source.bytes == 0], len(sources))
     return sources
 
@@ -224,7 +224,7 @@ def read_head(path: str, scratch: Scratch) -> bytes:
         return data
 
 
-def cut(sources: Sequence[Source], block_bytes: int) -> list[Piece]:
+def cut(sources: Sequence[InputFile], block_bytes: int) -> list[Piece]:
     """Cut each source into equal pieces of 1 to `block_bytes` bytes."""
     if block_bytes < 1:
         raise ValueError(f"expected block_bytes of at least 1, got {block_bytes}")

@@ -14,12 +14,13 @@ from snailps.files.unpacking import bare_name
 
 
 class Format(NamedTuple):
-    """A format; `said`: what a message calls its files where text is expected, if not the name."""
+    """A format; `reader`: module of data/formats/ and class; `said`: what a message calls its files
+    where text is expected, if not the name."""
 
     name: str
     title: str
     endings: tuple[str, ...]
-    module: str
+    reader: str
     said: str = ""
 
 
@@ -27,14 +28,22 @@ _ARROW = (".arrow", ".feather", ".arrows", ".ipc")
 FORMATS = {
     format.name: format
     for format in (
-        Format("parquet", "Parquet", (".parquet", ".parq"), "parquet", "is a Parquet file"),
-        Format("arrow", "Arrow", _ARROW, "arrow", "is an Arrow file"),
-        Format("orc", "ORC", (".orc",), "orc", "is an ORC file"),
-        Format("jsonl", "JSON lines", (".jsonl", ".ndjson"), "json_lines", "has JSON lines"),
-        Format("csv", "CSV", (".csv",), "separated"),
-        Format("tsv", "TSV", (".tsv",), "separated"),
+        Format(
+            "parquet", "Parquet", (".parquet", ".parq"), "parquet.ParquetFile", "is a Parquet file"
+        ),
+        Format("arrow", "Arrow", _ARROW, "arrow.ArrowFile", "is an Arrow file"),
+        Format("orc", "ORC", (".orc",), "orc.OrcFile", "is an ORC file"),
+        Format(
+            "jsonl",
+            "JSON lines",
+            (".jsonl", ".ndjson"),
+            "json_lines.JsonLinesFile",
+            "has JSON lines",
+        ),
+        Format("csv", "CSV", (".csv",), "separated.SeparatedFile"),
+        Format("tsv", "TSV", (".tsv",), "separated.SeparatedFile"),
     )
-}
+}  # fmt: skip
 _BY_ENDING = {ending: format.name for format in FORMATS.values() for ending in format.endings}
 *_FIRST, _LAST = (ending for format in FORMATS.values() for ending in format.endings[:2])
 ENDINGS = f"{', '.join(_FIRST)} or {_LAST}, packed or not"

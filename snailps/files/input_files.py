@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 from snailps.dataclass import dataclass
-from snailps.files.blocks import STEP_BYTES, Source
+from snailps.files.blocks import STEP_BYTES, InputFile
 from snailps.files.file_kinds import whole_lines
 from snailps.files.scratch import Scratch
 from snailps.files.unpacking import read_errors
@@ -28,7 +28,7 @@ class Split(Protocol):
 class InputFiles:
     """Input files with their sizes; `scratch` has copies of those that cannot be cut."""
 
-    sources: Sequence[Source]
+    sources: Sequence[InputFile]
     scratch: Scratch
 
     @property

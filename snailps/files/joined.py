@@ -1,6 +1,6 @@
 """Several files cut into blocks as one; the texts of a block, and its parts for threads.
 
-    Sources -> join -> Joined: a file, or files in sequence, as one Source -> cut -> blocks
+    Sources -> join -> Joined: a file, or files in sequence, as one InputFile -> cut -> blocks
     a block of it -> Joined.files -> the files that it has bytes of       (what a lease contains)
     these -> texts_of -> Ranges -> read_text -> bytes
           -> open_parts -> TextParts: each thread reads one (also of a single file)
@@ -26,8 +26,8 @@ from snailps.errors import DataError
 from snailps.files._matrix import gathered
 from snailps.files.blocks import (
     STEP_BYTES_PART,
+    InputFile,
     Place,
-    Source,
     Unit,
     cut,
     even_parts,
@@ -77,7 +77,7 @@ class Joined:
     file is a text of its own.
     """
 
-    def __init__(self, sources: Sequence[Source], scratch: Scratch, *, by_file: bool) -> None:
+    def __init__(self, sources: Sequence[InputFile], scratch: Scratch, *, by_file: bool) -> None:
         ordered = sorted(sources, key=lambda source: source.path)
         *self._begins, total = itertools.accumulate((source.bytes for source in ordered), initial=0)
         self._files = [
@@ -89,7 +89,7 @@ class Joined:
         """For each file, how much of a lease the names of all files before it take, in files."""
         self.by_file, self.source = by_file, ordered[0]
         if len(ordered) > 1:
-            self.source = Source(f"{ordered[0].path} and {len(ordered) - 1:,} more", total)
+            self.source = InputFile(f"{ordered[0].path} and {len(ordered) - 1:,} more", total)
 
     def files(self, start: int, stop: int) -> list[JoinedFile]:
         """The files, at least one, that a block has bytes of."""
@@ -122,13 +122,13 @@ class Joined:
         ]
 
 
-def join(sources: Sequence[Source], scratch: Scratch, unit: Unit) -> list[Joined]:
+def join(sources: Sequence[InputFile], scratch: Scratch, unit: Unit) -> list[Joined]:
     """Group sources: files of lines of the same kind are cut as one, all others by themselves.
 
     Single files come first.  URLs are not joined: a host fetches a file when it needs it, and a
     block over all files would make every host fetch all of them.
     """
-    single, by_kind = list[list[Source]](), dict[tuple[bool, str], list[Source]]()
+    single, by_kind = list[list[InputFile]](), dict[tuple[bool, str], list[InputFile]]()
     for source in sources:
         if unit == "word" or is_driver_file(source.path) or is_url(source.path):
             single.append([source])

@@ -63,7 +63,7 @@ class Flags(IntFlag):
 
 
 @dataclass(frozen=True, slots=True)
-class Section:
+class ArrayPlace:
     """Where an array lies in a file: from byte `start` to before `stop`."""
 
     start: int
@@ -110,7 +110,7 @@ class Header:
     def key_limit(self) -> int:
         return self.columns or KEY_LIMIT
 
-    def sections(self) -> Mapping[str, Section]:
+    def sections(self) -> Mapping[str, ArrayPlace]:
         """The arrays of the file by name, in order.  Nothing but the header decides where they lie,
         so a block can be fetched before the rest of the file."""
         return _sections_of(self)
@@ -136,7 +136,7 @@ class Header:
 
 
 @lru_cache(maxsize=16)
-def _sections_of(header: Header) -> Mapping[str, Section]:
+def _sections_of(header: Header) -> Mapping[str, ArrayPlace]:
     """`Header.sections`; kept, because each thread asks for each array of each part of a block."""
     flags, rows, entries = header.flags, (header.rows,), (header.nonzeros,)
     arrays = {
@@ -154,7 +154,7 @@ def _sections_of(header: Header) -> Mapping[str, Section]:
     sections, offset = {}, HEADER_BYTES
     for name, (is_present, code, shape) in arrays.items():
         if is_present:
-            sections[name] = Section(offset, np.dtype(code), shape)
+            sections[name] = ArrayPlace(offset, np.dtype(code), shape)
             offset = aligned(sections[name].stop)
     return MappingProxyType(sections)
 

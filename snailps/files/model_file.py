@@ -25,7 +25,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from snailps.config import CHECKPOINT_SETTINGS, Settings, to_mapping
 from snailps.errors import MisuseError, ModelFileError
-from snailps.files.array_archives import Member, arrays_of, member_of, values_of
+from snailps.files.array_archives import ArchiveMember, arrays_of, member_of, values_of
 from snailps.files.atomic import atomic_file
 from snailps.files.file_kinds import is_pipe
 from snailps.pointers import POINTER_BYTES, pointer_of
@@ -205,7 +205,7 @@ class ModelFile:
             raise EOFError(f"'{name}' ends after the file")
         return np.frombuffer(mapped, dtype, math.prod(shape), start + member.at).reshape(shape)
 
-    def _member(self, name: str) -> Member:
+    def _member(self, name: str) -> ArchiveMember:
         return member_of(self._archive, self._archive.getinfo(f"{name}.npy"), self._bytes)
 
 

@@ -193,7 +193,7 @@ class RowSorter:
         step = max(self._rows_min, MERGE_BYTES // (len(self._runs) * width))
         dim = self.dim if with_rows else 0
         file = self._scratch.fileno()
-        runs = [_Run(file, offset, n, self.dim, dim, step) for offset, n in self._runs]
+        runs = [_SortedRun(file, offset, n, self.dim, dim, step) for offset, n in self._runs]
         while runs:
             for run in runs:
                 run.fill()
@@ -210,7 +210,7 @@ class RowSorter:
             runs = [run for run in runs if run.unread or run.held]
 
 
-class _Run:
+class _SortedRun:
     """A sorted run in the scratch file, read a piece at a time; `width` 0 reads only its keys.
 
     `unread` rows are still in the file, `held` rows are in the buffer.

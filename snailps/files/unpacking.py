@@ -296,7 +296,7 @@ def _unpacked(file: IO[bytes], path: str, packing: str) -> BinaryIO:
         content = _lz4_content(file)
     else:
         return cast(BinaryIO, file)
-    return io.BufferedReader(_Pieces(content, file), STEP_BYTES)
+    return io.BufferedReader(_UnpackedFile(content, file), STEP_BYTES)
 
 
 def _content(
@@ -344,7 +344,7 @@ def _lz4_content(packed: IO[bytes]) -> Iterator[bytes | memoryview]:
         raise OSError(str(error)) from None
 
 
-class _Pieces(io.RawIOBase):
+class _UnpackedFile(io.RawIOBase):
     """The unpacked content as a file; closing it closes the packed file too."""
 
     def __init__(self, pieces: Iterator[bytes | memoryview], packed: IO[bytes]) -> None:

@@ -37,9 +37,9 @@ from snailps.files.unpacking import is_url
 from snailps.filtering.expression import Score, is_reserved, parse, parse_added
 from snailps.filtering.kept_scores import ENDING, ScoreFolder, ScoreWriter, TaskScores
 from snailps.filtering.report import report_page
-from snailps.filtering.results import MANIFEST, REPORT, RESERVED, Results
-from snailps.filtering.rows import Source, TextRows
-from snailps.filtering.scores import Counts, Decision, Judge, ModelScores
+from snailps.filtering.results import MANIFEST, REPORT, RESERVED, FilterResults
+from snailps.filtering.rows import OpenTask, TextRows
+from snailps.filtering.scores import ConditionJudge, Decision, ModelScores, RowCounts
 from snailps.filtering.tasks import Task, tasks_of, version_now, version_of_model
 from snailps.outward import without_secrets
 from snailps.vectors.calibration import Calibration, path_beside
@@ -55,7 +55,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Command:
+class FilterCommand:
     """A filter's command.  Paths are absolute, except `inputs`: workers get tasks instead.
 
     `models`: path by name; `add`: scores that become columns; `output`: a folder; `scores`: the
@@ -75,7 +75,7 @@ class Command:
     def skips_bad(self) -> bool:
         return self.on_bad_line == "skip"
 
-    def judge(self) -> Judge:
+    def judge(self) -> ConditionJudge:
         """Open the models and parse the condition.
 
         ConfigError: a mistake in the condition, shown with its place.  ModelFileError: a model that
@@ -110,7 +110,7 @@ class Command:
                     "name, NAME=..."
                 )
             added |= more
-        return Judge(condition, models, added)
+        return ConditionJudge(condition, models, added)
 
     def tasks(self) -> list[Task]:
         return tasks_of(files_of(self.inputs), self.column, TASK_BYTES)
@@ -119,10 +119,10 @@ class Command:
 class FilterJob:
     """A command and its output folder.
 
-    `key`: the key of the command's `Results`, which a worker of a cluster gets; empty elsewhere.
+    `key`: the key of the command's `FilterResults`, which a worker of a cluster gets; else empty.
     """
 
-    def __init__(self, command: Command, key: str = "") -> None:
+    def __init__(self, command: FilterCommand, key: str = "") -> None:
         self.command = command
         self.scores: ScoreFolder | None = None
         if command.scores:
@@ -137,7 +137,7 @@ class FilterJob:
         self.judge = command.judge()
         if self.scores is not None:
             self.scores.labels = self.judge.columns
-        self.results = Results(Path(command.output), key)
+        self.results = FilterResults(Path(command.output), key)
         self.left: list[Task] = []
         self._identity: dict[str, Any] = {}
         self._hashes: FileHashes | None = None
@@ -179,8 +179,8 @@ class FilterJob:
             self._hashes = FileHashes(self.command.models.values())
         return self.left
 
-    def _source(self, task: Task) -> Source:
-        return Source(task, self.command.column, skips_bad=self.command.skips_bad)
+    def _source(self, task: Task) -> OpenTask:
+        return OpenTask(task, self.command.column, skips_bad=self.command.skips_bad)
 
     def close(self) -> None:
         if self._hashes is not None:
@@ -239,7 +239,7 @@ class FilterJob:
         self,
         tasks: Iterable[Task],
         threads: int,
-        note: Callable[[Task, Counts | None], None] = lambda task, counts: None,
+        note: Callable[[Task, RowCounts | None], None] = lambda task, counts: None,
     ) -> None:
         """Write the outputs of tasks, one after the other; the threads share the batches of a task.
 
@@ -247,10 +247,10 @@ class FilterJob:
         """
         # Threads decide batches in any order; `in_order` hands them back in the order of the
         # file, so this thread is the only writer, of one output at a time.
-        output: _Output | None = None
+        output: _TaskOutput | None = None
         with ExitStack() as stack:
 
-            def batches() -> Iterator[_Piece]:
+            def batches() -> Iterator[_ScoredBatch]:
                 for task in tasks:
                     with ExitStack() as opened:
                         source = opened.enter_context(self._source(task))
@@ -262,10 +262,10 @@ class FilterJob:
                             # before each batch, so that no output mixes two models.
                             self.refuse_other_models()
                             scores = stored.next(batch.rows) if stored is not None else {}
-                            yield _Piece(task, source, stored, batch, scores)
-                        yield _Piece(task, source, stored)
+                            yield _ScoredBatch(task, source, stored, batch, scores)
+                        yield _ScoredBatch(task, source, stored)
 
-            def decide(piece: _Piece) -> tuple[_Piece, Decision | None, Any]:
+            def decide(piece: _ScoredBatch) -> tuple[_ScoredBatch, Decision | None, Any]:
                 if piece.batch is None:
                     return piece, None, None
                 try:
@@ -277,7 +277,7 @@ class FilterJob:
             for piece, decision, kept in in_order(decide, batches(), threads):
                 if output is None:
                     note(piece.task, None)
-                    output = stack.enter_context(_Output(self, piece))
+                    output = stack.enter_context(_TaskOutput(self, piece))
                 if decision is None:
                     output.finish()
                     stack.pop_all().close()
@@ -294,7 +294,7 @@ class FilterJob:
         """
         if (manifest := self.results.manifest()) is not None:
             return manifest
-        total = Counts.none(len(self.judge.condition.clauses))
+        total = RowCounts.none(len(self.judge.condition.clauses))
         files, seconds = [], 0.0
         for task in self.tasks:
             done = self.results.done(task)
@@ -388,31 +388,31 @@ def _changed(path: str) -> DataError:
     return DataError(f"{path} was changed while it was read: run it again")
 
 
-class _Piece(NamedTuple):
+class _ScoredBatch(NamedTuple):
     """A batch of a task, and the scores that were kept of it.  `batch` None: the task's end."""
 
     task: Task
-    source: Source
+    source: OpenTask
     stored: TaskScores | None
     batch: TextRows | None = None
     scores: Mapping[str, ModelScores] = MappingProxyType({})
 
 
-class _Output:
+class _TaskOutput:
     """A task's output while it is written, and its scores if they are kept.
 
     The file gets its name in `finish`; left without it, it is removed.
     """
 
-    def __init__(self, job: FilterJob, piece: _Piece) -> None:
+    def __init__(self, job: FilterJob, piece: _ScoredBatch) -> None:
         self._job, self._task, self._source = job, piece.task, piece.source
         self._scores = ScoreWriter(piece.stored) if piece.stored is not None else None
-        self._counts = Counts.none(len(job.judge.condition.clauses))
+        self._counts = RowCounts.none(len(job.judge.condition.clauses))
         self._begun = time.monotonic()
         self._opened: ExitStack
         self._target: Target
 
-    def __enter__(self) -> _Output:
+    def __enter__(self) -> _TaskOutput:
         path = self._job.results.place_of(self._task.name)
         with ExitStack() as opened:
             if self._scores is not None:
@@ -460,7 +460,7 @@ def _matches(parts: Sequence[str], pattern: Sequence[str]) -> bool:
     return fnmatchcase(parts[0], pattern[0]) and _matches(parts[1:], pattern[1:])
 
 
-class Runs(Protocol):
+class JobRunner(Protocol):
     """A session of a cluster, as far as a filter needs it."""
 
     def run(self, model: str, settings: Mapping[str, Any], *, input: str) -> object: ...
@@ -522,9 +522,9 @@ def filter(
     threads: int = 0,
     overwrite: bool = False,
     on_bad_line: str = "stop",
-    cluster: Runs | None = None,
+    cluster: JobRunner | None = None,
     begun: Callable[[FilterJob], object] = lambda job: None,
-    note: Callable[[FilterJob, Task, Counts | None], None] = lambda job, task, counts: None,
+    note: Callable[[FilterJob, Task, RowCounts | None], None] = lambda job, task, counts: None,
 ) -> dict[str, Any]:
     """Keep the texts that classifiers score well, in files of the input's format.
 
@@ -599,7 +599,9 @@ def filter(
     if on_bad_line not in ON_BAD_LINE:
         raise ConfigError(f"on_bad_line: expected stop or skip, got {on_bad_line!r}")
     folder = _absolute("output", output)
-    command = Command(inputs, column or "", files, keep, tuple(added), folder, scores, on_bad_line)
+    command = FilterCommand(
+        inputs, column or "", files, keep, tuple(added), folder, scores, on_bad_line
+    )
     job = FilterJob(command)
     try:
         left = job.begin(overwrite=overwrite)

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 from snailps.errors import ConfigError
 from snailps.files.atomic import atomic_file, unfinished_of
-from snailps.filtering.scores import Counts, Near
+from snailps.filtering.scores import Near, RowCounts
 from snailps.filtering.tasks import Task
 
 KEPT = ".snailps"
@@ -32,15 +32,15 @@ RESERVED = (KEPT, MANIFEST, REPORT)
 _COMMAND, _LIST, _LOCK, _TASKS = "command.json", "tasks.txt", "lock", "tasks"
 
 
-class Done(NamedTuple):
+class FinishedTask(NamedTuple):
     """The record of a finished task."""
 
     task: Task
-    counts: Counts
+    counts: RowCounts
     seconds: float
 
 
-class Results:
+class FilterResults:
     """The output folder; `key` is a hash of the identity of the command that uses it."""
 
     def __init__(self, folder: Path, key: str = "") -> None:
@@ -142,7 +142,7 @@ class Results:
                 path.unlink()
         return path
 
-    def save(self, task: Task, counts: Counts, seconds: float) -> None:
+    def save(self, task: Task, counts: RowCounts, seconds: float) -> None:
         """Record that a task is finished.  Call it when the output has its name."""
         size = (self.folder / task.name).stat().st_size
         _write_json(self._state_of(task), {
@@ -150,7 +150,7 @@ class Results:
             "counts": dataclasses.asdict(counts),
         })  # fmt: skip
 
-    def done(self, task: Task) -> Done | None:
+    def done(self, task: Task) -> FinishedTask | None:
         """The record of a finished task; None: unfinished.
 
         A record of another command, a damaged one, or one whose output is gone or has another size
@@ -161,7 +161,7 @@ class Results:
             return None
         with contextlib.suppress(OSError, AttributeError, LookupError, TypeError, ValueError):
             if (self.folder / task.name).stat().st_size == record["bytes"]:
-                return Done(task, _counts_of(record["counts"]), record["seconds"])
+                return FinishedTask(task, _counts_of(record["counts"]), record["seconds"])
         return None
 
     def is_current(self) -> bool:
@@ -300,13 +300,13 @@ def _folder_errors(folder: Path) -> Iterator[None]:
         raise ConfigError(f"--output {folder}: {error.strerror or error}") from error
 
 
-def _counts_of(fields: dict[str, Any]) -> Counts:
-    """`Counts` from JSON."""
+def _counts_of(fields: dict[str, Any]) -> RowCounts:
+    """`RowCounts` from JSON."""
     near = {
         bound: tuple([Near(**example) for example in side] for side in sides)
         for bound, sides in fields["near"].items()
     }
-    return Counts(**{**fields, "near": near})
+    return RowCounts(**{**fields, "near": near})
 
 
 def _version(path: Path) -> tuple[int, int] | None:

@@ -2,7 +2,7 @@
 
     Task -> Source -> TextRows: some rows, their texts and columns -> Target -> a file of kept rows
 
-Owns how a file describes its columns (`_Columns`, chosen once a file): by a schema with types
+Owns how a file describes its columns (`_FileColumns`, chosen once a file): by a schema with types
 (Parquet, Arrow, ORC), line by line (JSON lines), or not at all (text).  A kept row keeps all it
 has: Parquet's other columns, a line's bytes.  Memory is one batch of rows a thread.
 Formats belong to `data.formats`.  Must not know models or conditions.
@@ -41,7 +41,7 @@ from snailps.vectors.words import to_text
 class TextRows:
     """Consecutive rows of a task; `first` is the number of the first one in the task, from 1."""
 
-    def __init__(self, columns: _Columns, batch: RowBatch, first: int) -> None:
+    def __init__(self, columns: _FileColumns, batch: RowBatch, first: int) -> None:
         self.rows, self.first = batch.rows, first
         self._columns, self._batch = columns, batch
         self._texts = columns.texts(batch)
@@ -81,7 +81,7 @@ class TextRows:
         return self._columns.table.selected(self._batch, rows, added)
 
 
-class Source:
+class OpenTask:
     """An open task; a context manager.
 
     DataError: the file is of another format than its name says, or has no such column.
@@ -97,7 +97,7 @@ class Source:
             self._table.close()
             raise
 
-    def __enter__(self) -> Source:
+    def __enter__(self) -> OpenTask:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -172,7 +172,7 @@ class _ListedTexts(_Texts):
         return list(texts)
 
 
-class _Columns(ABC):
+class _FileColumns(ABC):
     """How a file describes its columns: what can be checked before reading, and what values are."""
 
     def __init__(self, table: TableFile, text_column: str) -> None:
@@ -195,7 +195,7 @@ class _Columns(ABC):
         added: Mapping[str, type],
         first_rows: Callable[[], TextRows | None],
     ) -> list[str]:
-        """`Source.check`; `first_rows` reads the first batch."""
+        """`OpenTask.check`; `first_rows` reads the first batch."""
 
     @abstractmethod
     def texts(self, batch: RowBatch) -> _Texts: ...
@@ -204,14 +204,14 @@ class _Columns(ABC):
     def values(self, batch: RowBatch, name: str) -> Column: ...
 
 
-def _columns_of(table: TableFile, text_column: str) -> _Columns:
+def _columns_of(table: TableFile, text_column: str) -> _FileColumns:
     """The only place that asks which way of describing columns a file has."""
     if table.is_typed:
         return _SchemaColumns(table, text_column)
     return (_JsonColumns if text_column else _NoColumns)(table, text_column)
 
 
-class _SchemaColumns(_Columns):
+class _SchemaColumns(_FileColumns):
     """Parquet, Arrow, ORC: a schema gives each column's name and type before any row is read."""
 
     def check_texts(self) -> None:
@@ -363,7 +363,7 @@ class _SchemaColumns(_Columns):
             self._no_values(name)
 
 
-class _JsonColumns(_Columns):
+class _JsonColumns(_FileColumns):
     """JSON lines: each line has its own names, and a value may be of any type."""
 
     def check(
@@ -447,7 +447,7 @@ class _JsonColumns(_Columns):
         return value
 
 
-class _NoColumns(_Columns):
+class _NoColumns(_FileColumns):
     """Text: a line is a text, and there is nothing else."""
 
     def check(

@@ -52,7 +52,7 @@ class Near:
 
 
 @dataclass(slots=True)
-class Counts:
+class RowCounts:
     """Counts over rows; `add` sums two.
 
     `refused`: rows by the first clause that refuses them; `bins`: rows by probability, `BINS` of
@@ -76,10 +76,10 @@ class Counts:
     first_bad: str = ""
 
     @classmethod
-    def none(cls, clauses: int) -> Counts:
+    def none(cls, clauses: int) -> RowCounts:
         return cls(0, 0, 0, [0] * clauses, {}, {}, {})
 
-    def add(self, other: Counts) -> None:
+    def add(self, other: RowCounts) -> None:
         self.rows += other.rows
         self.kept += other.kept
         self.without_text += other.without_text
@@ -138,11 +138,11 @@ class Decision:
 
     rows: NDArray[np.int64]
     added: dict[str, NDArray[Any]]
-    counts: Counts
+    counts: RowCounts
     scores: dict[str, ModelScores]
 
 
-class Judge:
+class ConditionJudge:
     """A condition and its models; immutable after construction, so threads may share it.
 
     `added`: scores that become columns, by column name.
@@ -188,10 +188,10 @@ class Judge:
             name: known.get(name) or ModelScores.none(batch.rows, columns)
             for name, columns in self.columns.items()
         }
-        values = _Values(self, batch, scores)
+        values = _BatchValues(self, batch, scores)
         missing = batch.is_missing()
         rows = np.flatnonzero(~missing)
-        counts = Counts.none(len(self.condition.clauses))
+        counts = RowCounts.none(len(self.condition.clauses))
         counts.rows, counts.without_text = batch.rows, int(missing.sum())
         for number in self.condition.order:
             clause = self.condition.clauses[number]
@@ -213,7 +213,7 @@ class Judge:
         counts.scored = dict(values.scored)
         return Decision(rows, added, counts, scores)
 
-    def _column(self, values: _Values, score: Score) -> NDArray[Any]:
+    def _column(self, values: _BatchValues, score: Score) -> NDArray[Any]:
         scores: NDArray[Any] = values.score(score)
         if score.of_best != TOP:
             return scores
@@ -222,7 +222,7 @@ class Judge:
         return names.take(scores, mode="wrap")
 
     def _near(
-        self, values: _Values, score: Score, bound: float, passed: NDArray[np.bool_], task: str
+        self, values: _BatchValues, score: Score, bound: float, passed: NDArray[np.bool_], task: str
     ) -> tuple[list[Near], list[Near]]:
         chances = values.wanted_only(score).astype(np.float64)
         distance = np.abs(chances - bound)
@@ -241,14 +241,16 @@ class Judge:
         return sides[0], sides[1]
 
 
-class _Values:
+class _BatchValues:
     """Scores and columns of the rows of a batch that no clause has refused so far (`rows`).
 
     Implements `expression.Values`: a test that reads a score makes the model compute it, for
     `rows` alone.  `of` narrows to fewer rows; copies share the scores, so none is computed twice.
     """
 
-    def __init__(self, judge: Judge, batch: TextRows, scores: dict[str, ModelScores]) -> None:
+    def __init__(
+        self, judge: ConditionJudge, batch: TextRows, scores: dict[str, ModelScores]
+    ) -> None:
         self.batch = batch
         self.rows: NDArray[np.int64] = np.arange(batch.rows)
         self.scored = dict.fromkeys(scores, 0)
@@ -257,7 +259,7 @@ class _Values:
         # this condition asks about, not all whose scores happen to be there.
         self._wanted = {name: np.zeros(batch.rows, bool) for name in scores}
 
-    def of(self, rows: Mask) -> _Values:
+    def of(self, rows: Mask) -> _BatchValues:
         narrowed = copy.copy(self)
         narrowed.rows = self.rows[rows]
         return narrowed
@@ -322,7 +324,7 @@ class _Values:
                 shown[str(score)] = self._judge.names[score.model][value] if value >= 0 else ""
         return shown
 
-    def count(self, counts: Counts) -> None:
+    def count(self, counts: RowCounts) -> None:
         """Count rows by each score that a clause or an added column has asked for."""
         scores = dict.fromkeys((*self._judge.condition.scores, *self._judge.added.values()))
         for score in scores:

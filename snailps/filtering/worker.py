@@ -20,9 +20,9 @@ from snailps.api.traits import Cut
 from snailps.api.worker import Worker
 from snailps.config import JobSettings, setting
 from snailps.dataclass import dataclass
-from snailps.files.blocks import Source
+from snailps.files.blocks import InputFile
 from snailps.files.reading import Reading
-from snailps.filtering.job import Command, FilterJob
+from snailps.filtering.job import FilterCommand, FilterJob
 from snailps.filtering.tasks import Task
 
 
@@ -55,7 +55,7 @@ class Filter(Worker, Cut):
 
     @classmethod
     def pieces(
-        cls, settings: JobSettings, sources: Sequence[Source], workers: int
+        cls, settings: JobSettings, sources: Sequence[InputFile], workers: int
     ) -> list[tuple[str, int, int]]:
         """One block per task, so that `snailps status` counts tasks."""
         path = sources[0].path
@@ -66,7 +66,7 @@ class Filter(Worker, Cut):
         s = self.settings
         models, add = json.loads(s.models), tuple(json.loads(s.add))
         places = s.folder, s.scores
-        command = Command((), s.column, models, s.keep, add, *places, s.on_bad_line)
+        command = FilterCommand((), s.column, models, s.keep, add, *places, s.on_bad_line)
         self._job = FilterJob(command, s.key)
 
     def train(self, block: Block) -> Mapping[str, float]:

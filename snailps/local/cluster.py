@@ -4,7 +4,7 @@
     connect(address)       -> Driver                                            -> Cluster
     default_cluster        -> the one of the innermost `with`, else one kept for this process
 
-Combines `Run` and `Driver`; must not know messages.
+Combines `ClusterProcesses` and `Driver`; must not know messages.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from snailps.errors import (
 from snailps.local.driver import Driver
 from snailps.local.fork_server import Forked, ForkServer
 from snailps.local.launcher import Launcher, labelled
-from snailps.local.run import LOCAL, SERVERS_MAX, WORKERS_MAX, Run
+from snailps.local.run import LOCAL, SERVERS_MAX, WORKERS_MAX, ClusterProcesses
 from snailps.local.session import Cluster, within
 from snailps.local.session_tables import LocalTable, LocalTensor
 from snailps.local.setting_texts import setting_texts
@@ -417,7 +417,7 @@ def _start(
 
     for notice in raw.notices:
         write(caller, notice)
-    run = Run(
+    run = ClusterProcesses(
         raw.over_shared({**LOCAL, "log_level": "warning"}, "--set {key}"),
         launcher=KeptLauncher,
         servers=servers,

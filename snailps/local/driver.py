@@ -28,7 +28,7 @@ from snailps.errors import (
     RemoteError,
 )
 from snailps.files.driver_files import driver_path
-from snailps.node.process import WATCH_S, End, Node, advertised, open_listener
+from snailps.node.process import WATCH_S, Node, ProcessEnd, advertised, open_listener
 from snailps.node.shard_connections import RouteFollower, ShardConnections
 from snailps.node.status import Status
 from snailps.store.route import Route
@@ -96,7 +96,7 @@ class Driver(ModelTables, Node):
         self.route_epoch = links.route.epoch
         self.routed.set()
 
-    def on_end(self, end: End) -> None:
+    def on_end(self, end: ProcessEnd) -> None:
         if self._client is not None:
             self._client.fail(end.text or "the cluster has ended")
         self.routed.set()

@@ -48,7 +48,7 @@ class Result:
     figures: dict[str, Any]
 
 
-class Run:
+class ClusterProcesses:
     """The processes of a cluster, from start to end.
 
     `how`: further arguments of `launcher`, a kind of `Launcher`.  All methods but `interrupt` are

@@ -87,13 +87,13 @@ def export_tables(
         refuse_existing(files, unfinished=False, how=how)
     for file in files:
         check_target(Path(file))
-    job = _Export(source, state, progress or ExportProgress())
+    job = _TableExport(source, state, progress or ExportProgress())
     job.progress.plan([1.0, 1.0] * len(names))
     _WRITERS[format](job, names, files)
     return files
 
 
-class _Export:
+class _TableExport:
     def __init__(self, source: TableSource, state: bool, progress: ExportProgress) -> None:
         self.source, self.progress, self._state = source, progress, state
 
@@ -149,7 +149,7 @@ def _closing(sorter: RowSorter, pieces: Iterable[NDArray[Any]]) -> Iterator[NDAr
     sorter.close()
 
 
-def _write_npz(job: _Export, names: Sequence[str], files: Sequence[str]) -> None:
+def _write_npz(job: _TableExport, names: Sequence[str], files: Sequence[str]) -> None:
     with model_writer(files[0]) as file:
         for name in names:
             with job.sort(name, files[0]) as sorter:
@@ -158,7 +158,7 @@ def _write_npz(job: _Export, names: Sequence[str], files: Sequence[str]) -> None
     job.progress.wrote(files[0])
 
 
-def _write_safetensors(job: _Export, names: Sequence[str], files: Sequence[str]) -> None:
+def _write_safetensors(job: _TableExport, names: Sequence[str], files: Sequence[str]) -> None:
     """Sort all tables before the first is written: the header has the length of each."""
     with ExitStack() as stack:
         arrays: list[Array] = []
@@ -174,7 +174,7 @@ def _write_safetensors(job: _Export, names: Sequence[str], files: Sequence[str])
     job.progress.wrote(files[0])
 
 
-def _write_parquet(job: _Export, names: Sequence[str], files: Sequence[str]) -> None:
+def _write_parquet(job: _TableExport, names: Sequence[str], files: Sequence[str]) -> None:
     columns = {"rows": "row", "state": "state"}
     for name, path in zip(names, files, strict=True):
         widths = {columns[part]: width for part, width in job.widths(name).items()}
@@ -185,7 +185,7 @@ def _write_parquet(job: _Export, names: Sequence[str], files: Sequence[str]) -> 
         job.progress.wrote(path)
 
 
-_WRITERS: dict[str, Callable[[_Export, Sequence[str], Sequence[str]], None]] = {
+_WRITERS: dict[str, Callable[[_TableExport, Sequence[str], Sequence[str]], None]] = {
     "npz": _write_npz,
     "safetensors": _write_safetensors,
     "parquet": _write_parquet,

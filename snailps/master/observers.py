@@ -1,8 +1,8 @@
 """Shows a run's status to observers in the master's process, each at its own interval.
 
     phase, news, time -> Observers.step -> Status, made once for all that are due -> on_status
-                                        -> Progress, if that is enough for all of them
-    Progress, facts of an earlier master -> RunHistory -> Ask("history"), facts of the journal
+                                        -> ProgressStatus, if that is enough for all of them
+    ProgressStatus, facts of an earlier master -> RunHistory -> Ask("history"), facts of the journal
 
 Observers come from outside: who starts a master says who looks on.  `RunHistory` is its own.  Must
 not know the core, which makes the status.  One is made only when an observer is due: with a
@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from snailps.api.results import Results
 from snailps.dataclass import dataclass
 from snailps.node.course import POINTS_MAX, Course
-from snailps.node.status import History, Phase, Progress, Status, job_number
+from snailps.node.status import HistoryAnswer, Phase, ProgressStatus, Status, job_number
 
 PHASES: tuple[Phase, ...] = ("restoring", "survey", "loading", "training", "exporting")
 """Phases in which a job makes progress."""
@@ -44,14 +44,16 @@ class Observer:
     interval_s: float
     nodes_per_s: float = NODES_PER_S
     close: Callable[[], None] = lambda: None
-    whole: bool = True  # False: a `Progress` is enough
+    whole: bool = True  # False: a `ProgressStatus` is enough
     results: ResultsObserver | None = None  # sees tables and files, too
     due: float = 0.0
     news: object = None
 
 
 class Observers:
-    def __init__(self, status: Callable[[], Status], progress: Callable[[], Progress]) -> None:
+    def __init__(
+        self, status: Callable[[], Status], progress: Callable[[], ProgressStatus]
+    ) -> None:
         self._status, self._progress = status, progress
         self._observers: list[Observer] = []
 
@@ -106,7 +108,7 @@ class RunHistory(Course):
             self._job = job
             self.clear()
 
-    def on_progress(self, status: Progress) -> None:
+    def on_progress(self, status: ProgressStatus) -> None:
         """Add a point if one is due, and write it to the journal; another job starts new curves."""
         job, at_s, units = job_number(status), status["elapsed_s"], status["units"]
         rate, loss = round(status["units_per_s"], 1), status["loss"]
@@ -116,7 +118,7 @@ class RunHistory(Course):
             point = {"at": round(self._begun_s + at_s, 3), "job": job, "units": units}
             self._note(POINT, {**point, "rate": rate, "loss": loss})
 
-    def columns(self) -> History:
+    def columns(self) -> HistoryAnswer:
         at_s, units, rates, losses = zip(*self.points, strict=True) if self.points else [()] * 4
         return {
             "at_s": list(at_s), "units": list(units), "units_per_s": list(rates),

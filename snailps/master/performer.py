@@ -26,7 +26,7 @@ from snailps.transport.control.server import Reply
 log = logging.getLogger(__name__)
 
 
-class Server(Protocol):
+class PeerSender(Protocol):
     """The part that sends to peers: a `ControlServer`."""
 
     def note(self, peer: Peer, message: messages.Message) -> None: ...
@@ -49,7 +49,7 @@ class Performer:
 
     def __init__(
         self,
-        server: Server,
+        server: PeerSender,
         feed: Callable[[Event], None],
         others: Mapping[type[Effect], Callable[[Any], None]],
         *,

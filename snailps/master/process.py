@@ -76,7 +76,7 @@ from snailps.node.metrics import Sample
 from snailps.node.probe_service import ProbeService
 from snailps.node.process import raise_descriptors
 from snailps.node.signals import ending_signals
-from snailps.node.status import EVENT_REPORTED, Progress, Status
+from snailps.node.status import EVENT_REPORTED, ProgressStatus, Status
 from snailps.node.usage import peak_rss_mb, usage
 from snailps.transport import messages
 from snailps.transport._heartbeat import HeartbeatThread
@@ -308,7 +308,7 @@ class Master:
     def status(self) -> Status:
         return self._report.status(time.monotonic())
 
-    def _progress(self) -> Progress:
+    def _progress(self) -> ProgressStatus:
         return self._report.progress(time.monotonic())
 
     def _origins(self) -> list[list[str]]:

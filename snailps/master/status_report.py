@@ -28,7 +28,7 @@ from snailps.node.status import (
     MasterStatus,
     NodeStatus,
     Phase,
-    Progress,
+    ProgressStatus,
     SessionStatus,
     ShardStatus,
     Status,
@@ -101,7 +101,7 @@ class StatusReport:
             self._phase, self._phase_since = self._core.reported_phase, now
         return self._phase
 
-    def progress(self, now: float) -> Progress:
+    def progress(self, now: float) -> ProgressStatus:
         job = self._job_controller.job
         return {
             "units": job.metrics.units if job is not None else 0,

@@ -104,7 +104,7 @@ MODELS: Mapping[str, Model] = {
 CLASSES = {name: model.worker_class for name, model in MODELS.items()}
 
 
-class _Settings(Mapping[str, "type[JobSettings]"]):
+class _SettingsByModel(Mapping[str, "type[JobSettings]"]):
     """Settings class of each model; its module is imported by the look-up."""
 
     def __getitem__(self, name: str) -> type[JobSettings]:
@@ -122,7 +122,7 @@ class _Settings(Mapping[str, "type[JobSettings]"]):
         return len(MODELS)
 
 
-SETTINGS: Mapping[str, type[JobSettings]] = _Settings()
+SETTINGS: Mapping[str, type[JobSettings]] = _SettingsByModel()
 
 
 def reader_of(worker_class: str) -> str:

@@ -24,7 +24,7 @@ from snailps.dataclass import dataclass
 from snailps.models.local_sgd import LocalSgd
 from snailps.models.pace import Pace
 from snailps.models.row_bounds import LOSS_BOUND
-from snailps.models.rows import Lookup, Rows, Scale, Trained
+from snailps.models.rows import RowPlaces, Rows, Scale, Trained
 
 Span = tuple[int, int]
 Rates = tuple[float, float]
@@ -101,7 +101,7 @@ class BlockTrainer(Worker, Cut, Surveyed, Gathered, Limited):
         return cls.pace(settings, workers).block_bytes(total_bytes, workers)
 
     def ask(
-        self, block: Block, found: Sequence[Sequence[Lookup]], examples: int
+        self, block: Block, found: Sequence[Sequence[RowPlaces]], examples: int
     ) -> tuple[Any, ...]:
         """Complete the places of a block's keys in each table, and start to pull their rows.
 

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from snailps.api.worker import Pending
 from snailps.dataclass import dataclass, field
 from snailps.models.local_sgd import Floats, Keys, LocalSgd
-from snailps.models.rows import NO_PLACES, WHOLE, Lookup, Rows, Scale, Trained
+from snailps.models.rows import NO_PLACES, WHOLE, RowPlaces, Rows, Scale, Trained
 
 NO_ROWS = np.empty((0, 0), np.float32)
 
@@ -68,12 +68,12 @@ class CopiedRows(Rows):
         self._ahead: list[weakref.ref[CopiedBlock]] = []  # prepared blocks, not trained or dropped
         self._copies: CopiedBlock | None = None  # the block in training, with `apart`
 
-    def find(self, keys: Keys) -> Lookup:
-        return Lookup(keys, NO_PLACES, NO_PLACES, NO_PLACES)
+    def find(self, keys: Keys) -> RowPlaces:
+        return RowPlaces(keys, NO_PLACES, NO_PLACES, NO_PLACES)
 
     def ask(
         self,
-        found: Sequence[Lookup],
+        found: Sequence[RowPlaces],
         size: float = np.inf,
         moving: NDArray[np.int64] | None = None,
     ) -> CopiedBlock:

@@ -49,13 +49,13 @@ from snailps.kernels._row_exchange import DriftEstimate, RowExchange
 from snailps.models.exchange_times import ExchangeRule, ExchangeTimes
 from snailps.models.lead import Lead
 from snailps.models.local_sgd import Floats, Keys, LocalSgd
-from snailps.models.recalled_bases import FirstValues, RecalledBases
+from snailps.models.recalled_bases import DeclaredFirstValues, RecalledBases
 from snailps.models.rows import (
     NO_KEYS,
     NO_PLACES,
     WHOLE,
     Ids,
-    Lookup,
+    RowPlaces,
     Rows,
     Scale,
     Trained,
@@ -85,10 +85,11 @@ def of_curvature(dim: int) -> DriftEstimate:
     return DriftEstimate(SGD, dim, far=FAR)
 
 
-class _Places:
+class _KeptPlaces:
     """Numbering, rows and counts of the keys that fit into the memory, by place.
 
-    When the room is used up, other `_Places` follow.  Room that is never written takes no memory.
+    When the room is used up, other `_KeptPlaces` follow.  Room that is never written
+    takes no memory.
     """
 
     def __init__(self, sgd: LocalSgd, room: int, *, bases: bool) -> None:
@@ -96,7 +97,9 @@ class _Places:
         self.numbers = KeptNumbers(self.room)
         # Whether `ask` may pull: the deltas of the places before, which a pull must see, are sent.
         self.pulling = False
-        self.first: FirstValues | None = None  # makes new rows, while no server can have them
+        self.first: DeclaredFirstValues | None = (
+            None  # makes new rows, while no server can have them
+        )
         layout = sgd.layout
         self.rows = layout.make(self.room)
         self.exchange = RowExchange(self.rows, layout.dim, layout.parts, bases=bases)
@@ -113,7 +116,7 @@ class KeptBlock:
     block is trained; `closes`: it is the last block of its period.
     """
 
-    places: _Places
+    places: _KeptPlaces
     row_num: int
     new: slice
     new_keys: Keys
@@ -123,7 +126,7 @@ class KeptBlock:
 
 
 @dataclass(slots=True)
-class _Exchange:
+class _RowsUnderWay:
     """Rows on their way: a push, a pull, or a push with a pull after it.
 
     The pull is for the places `pulled`.  With its answer, local copies at `pulled[given_at]` lose
@@ -182,7 +185,7 @@ class KeptRows(Rows):
         super().__init__(sgd, table)
         self.estimate, self._room, self._recalls = estimate, room, recalls
         self._period_blocks = period_blocks
-        first = None if fill_first is None else FirstValues(fill_first, sgd.layout.width)
+        first = None if fill_first is None else DeclaredFirstValues(fill_first, sgd.layout.width)
         # With kernel threads, the processor time of this thread, which waits, says nothing.  Nor
         # does it where one thread of the pool trains: an exchange then seems long, and spans are
         # as long as they may be.  To count the kernel was no better (docs/lab/shared-rows.md).
@@ -200,7 +203,7 @@ class KeptRows(Rows):
         self.times = ExchangeTimes(sgd.worker, estimate, rule, seconds or own_time)
         self._lead = Lead()
         self._touched: list[Ids] = []  # places trained in this period
-        self._on_way: deque[_Exchange] = deque()  # in the order of the requests
+        self._on_way: deque[_RowsUnderWay] = deque()  # in the order of the requests
         self._no_rows = np.empty((0, sgd.layout.width), np.float32)
         self._waited = 0  # spans since rows were last sent between periods
         self._exchanged_before = False  # whether the block before was one of `exchanges`
@@ -219,23 +222,23 @@ class KeptRows(Rows):
         """Not for a single worker, which only pushes, nor until rows have bases."""
         return self.sharing.others_push and self.kept.exchange.has_bases
 
-    def _places_for(self, needed: int) -> _Places:
+    def _places_for(self, needed: int) -> _KeptPlaces:
         """Make places for as many rows as the memory holds, and for `needed` at least."""
         layout, sharing = self._sgd.layout, self.sharing
         bases = sharing.others_push or not self._recalls
         row_bytes = 4 * (layout.trained_width + bases * layout.width) + KEY_BYTES
         room = self._room or sharing.memory_bytes // row_bytes
-        return _Places(self._sgd, max(room, needed), bases=bases)
+        return _KeptPlaces(self._sgd, max(room, needed), bases=bases)
 
     # --- in the preparing thread -------------------------------------------------------------
 
-    def find(self, keys: Keys) -> Lookup:
-        return Lookup(keys, *self._asked.numbers.find(keys))
+    def find(self, keys: Keys) -> RowPlaces:
+        return RowPlaces(keys, *self._asked.numbers.find(keys))
 
-    def find_again(self, places: Ids) -> Lookup:
-        return Lookup(NO_KEYS, NO_PLACES, NO_PLACES, self._asked.numbers.touch(places))
+    def find_again(self, places: Ids) -> RowPlaces:
+        return RowPlaces(NO_KEYS, NO_PLACES, NO_PLACES, self._asked.numbers.touch(places))
 
-    def ask(self, found: Sequence[Lookup], size: float = np.inf) -> KeptBlock:
+    def ask(self, found: Sequence[RowPlaces], size: float = np.inf) -> KeptBlock:
         """Give a block's missing keys places, and start to pull their rows.
 
         The lookups `found` have all keys of the block, and are completed.  `size` is the part of a
@@ -271,7 +274,7 @@ class KeptRows(Rows):
             self._blocks, self._size = 0, 0.0
         return KeptBlock(places, new.stop, new, keys, pull, touched, closes)
 
-    def _number(self, found: Sequence[Lookup]) -> tuple[Keys, slice] | None:
+    def _number(self, found: Sequence[RowPlaces]) -> tuple[Keys, slice] | None:
         """Number the missing keys: these keys and their places; None: there is no room."""
         numbers = self._asked.numbers
         first = len(numbers)
@@ -327,7 +330,7 @@ class KeptRows(Rows):
         self.times.begin_block()
         return (places.rows[: kept.row_num],)
 
-    def _begin_anew(self, places: _Places) -> None:
+    def _begin_anew(self, places: _KeptPlaces) -> None:
         """Push shares of all trained rows, and go on with other places."""
         self._send_period(answers=False)
         self._settle()
@@ -475,7 +478,7 @@ class KeptRows(Rows):
         while len(self._on_way) >= CHUNKS_ON_WAY:
             self._settle_first()
         push = sgd.worker.push_async(self._table, keys, deltas, state=sgd.state)
-        self._on_way.append(_Exchange(push, None, NO_PLACES, self._no_rows, NO_PLACES))
+        self._on_way.append(_RowsUnderWay(push, None, NO_PLACES, self._no_rows, NO_PLACES))
         self.exchanged += len(keys)
         return True
 
@@ -514,7 +517,7 @@ class KeptRows(Rows):
         if answers and len(places):
             pull, pulled = self._pull(places, keys), places
             kept.asked(places)
-        self._on_way.append(_Exchange(push, pull, pulled, given_up, given_at))
+        self._on_way.append(_RowsUnderWay(push, pull, pulled, given_up, given_at))
 
     def _pull(self, places: Ids, keys: Keys) -> Pending:
         """Start to pull kept rows, after all pushes so far."""
@@ -534,7 +537,7 @@ class KeptRows(Rows):
         for first in range(0, len(places), CHUNK_ROWS):
             chunk = slice(first, first + CHUNK_ROWS)
             pull = self._pull(places[chunk], keys[chunk])
-            self._on_way.append(_Exchange(None, pull, places[chunk], self._no_rows, places[:0]))
+            self._on_way.append(_RowsUnderWay(None, pull, places[chunk], self._no_rows, places[:0]))
             self._waited = 0
 
     def _settle(self, *, wait: bool = True) -> None:
@@ -557,7 +560,7 @@ class KeptRows(Rows):
         if first.pull is not None:
             self._merge(first, first.pull.wait())
 
-    def _merge(self, exchange: _Exchange, answers: Floats) -> None:
+    def _merge(self, exchange: _RowsUnderWay, answers: Floats) -> None:
         """Add other workers' changes to kept rows."""
         if self._sgd.project is not None:  # to look up keys takes time
             self._project(self.kept.exchange.keys(exchange.pulled), answers)

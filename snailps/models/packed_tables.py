@@ -158,7 +158,7 @@ def refuse_other_split(
 
 
 @dataclass(frozen=True, slots=True)
-class Classes:
+class GrownClasses:
     """The classes of a model that has grown.
 
     `places` are the places of its earlier classes among all; `shares` (float64) is the share of all
@@ -169,7 +169,7 @@ class Classes:
     shares: NDArray[np.float64]
 
     @classmethod
-    def of_counts(cls, places: NDArray[np.int64], counts: NDArray[np.float64]) -> Classes:
+    def of_counts(cls, places: NDArray[np.int64], counts: NDArray[np.float64]) -> GrownClasses:
         """Make shares from counts of examples; a class without any counts as half an example.
 
         No class gets more than an equal share: how many examples earlier classes had may be
@@ -194,7 +194,7 @@ class Classes:
         scores[is_new] = np.log(of_new / (1 - of_new.sum())) + total
 
 
-def grown(packed: Packed, classes: Classes, bias: int) -> Packed:
+def grown(packed: Packed, classes: GrownClasses, bias: int) -> Packed:
     """Grow rows with state to more classes.
 
     Weights and state of new classes start at zero; in the row of key `bias`, if there is one, by
@@ -215,7 +215,7 @@ def grown_tensors(
     packed: Mapping[str, Packed],
     before: Sequence[Tensor],
     after: Sequence[Tensor],
-    classes: Classes,
+    classes: GrownClasses,
     outputs: int,
 ) -> dict[str, Packed]:
     """Grow the last layer of a network from `outputs` to an output for each class.

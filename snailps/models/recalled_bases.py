@@ -32,7 +32,7 @@ PULLED_AHEAD = 2
 """Pieces whose bases are pulled before they are needed."""
 
 
-class FirstValues:
+class DeclaredFirstValues:
     """First values of rows as the table declares them, written by ``fill(keys, rows)``."""
 
     def __init__(self, fill: Callable[[Keys, Floats], None], width: int) -> None:
@@ -59,7 +59,7 @@ class FirstValues:
 class RecalledBases:
     """Rows of closed periods that wait for their bases, in pieces; of the training thread alone."""
 
-    def __init__(self, sgd: LocalSgd, table: str, first: FirstValues | None) -> None:
+    def __init__(self, sgd: LocalSgd, table: str, first: DeclaredFirstValues | None) -> None:
         self._sgd, self._table, self._first = sgd, table, first
         self._made = (0, 0)  # range of places whose rows were made here, and never pushed
         self._pieces: deque[tuple[Ids, bool]] = deque()  # and whether its rows were made here

@@ -85,7 +85,7 @@ def _marked(parts: Sequence[NDArray[np.integer]], bound: int) -> NDArray[np.int6
 
 
 @dataclass(slots=True)
-class Lookup:
+class RowPlaces:
     """The places of distinct keys of a block.
 
     Places at the indices `missing` are -1 until `ask` gives them; `touched` are the places that no
@@ -136,15 +136,15 @@ class Rows(ABC):
     # --- in preparing threads, blocks in their order --------------------------------------------
 
     @abstractmethod
-    def find(self, keys: Keys) -> Lookup:
+    def find(self, keys: Keys) -> RowPlaces:
         """Look up the places of distinct keys of the next block; several threads may do so."""
 
-    def find_again(self, places: Ids) -> Lookup:
+    def find_again(self, places: Ids) -> RowPlaces:
         """Like `find`, for keys whose places in this `numbering` the caller has kept."""
         raise NotImplementedError
 
     @abstractmethod
-    def ask(self, found: Sequence[Lookup], size: float = np.inf) -> Any:
+    def ask(self, found: Sequence[RowPlaces], size: float = np.inf) -> Any:
         """Complete the places of a block, and start to pull its rows.
 
         `size` is the part of a push period that the block is.

@@ -25,7 +25,7 @@ from snailps.errors import ClusterError
 from snailps.monitor.access import Access, check_token
 from snailps.monitor.picture import packed, plain
 from snailps.monitor.static_files import SCRIPTS, static
-from snailps.monitor.watcher import Ending, Run, Watcher
+from snailps.monitor.watcher import Ending, ShownRun, Watcher
 from snailps.node.http_server import BoundedServer
 
 log = logging.getLogger(__name__)
@@ -74,17 +74,17 @@ class PageServer:
         self,
         host: str,
         port: int,
-        runs: Callable[[], list[Run]],
+        runs: Callable[[], list[ShownRun]],
         *,
         token: str,
-        ending: Callable[[Run], Ending | None] = lambda run: None,
+        ending: Callable[[ShownRun], Ending | None] = lambda run: None,
     ) -> None:
         check_token(token)
         self._runs, self._ending = runs, ending
         self._watchers: dict[str, Watcher] = {}
         self._lock = threading.Lock()
         try:
-            self.server = _Server(host, port, self)
+            self.server = _HttpServer(host, port, self)
         except OSError as error:
             raise ClusterError(
                 f"the page cannot listen on {host}:{port}: {error.strerror}; name another port "
@@ -125,7 +125,7 @@ class PageServer:
         for watcher in watchers:
             watcher.close(0.2)
 
-    def watch(self, run: Run) -> Watcher:
+    def watch(self, run: ShownRun) -> Watcher:
         """Return the watcher of a run; a new one if there is none, or for another address."""
         with self._lock:
             earlier = self._watchers.get(run.name)
@@ -182,7 +182,7 @@ class PageServer:
         return HTTPStatus.OK, "application/json", body
 
 
-def _listed(run: Run) -> dict[str, Any]:
+def _listed(run: ShownRun) -> dict[str, Any]:
     return {
         "name": run.name,
         "title": run.title,
@@ -195,7 +195,7 @@ def _json(value: Any, code: int = HTTPStatus.OK) -> tuple[int, str, bytes]:
     return code, "application/json", packed(value)
 
 
-class _Server(BoundedServer):
+class _HttpServer(BoundedServer):
     """An HTTP server that limits the time of a request, but not of its answer."""
 
     def __init__(self, host: str, port: int, page: PageServer) -> None:
@@ -214,7 +214,7 @@ class _Handler(BaseHTTPRequestHandler):
     server_version = "snailps"
     sys_version = ""
     timeout = SILENT_S
-    server: _Server
+    server: _HttpServer
 
     def handle_one_request(self) -> None:
         self.server.will_ask(self.connection)

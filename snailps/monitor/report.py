@@ -27,7 +27,7 @@ from snailps.files.atomic import atomic_file
 from snailps.monitor.picture import packed, plain, trimmed
 from snailps.monitor.series import Series
 from snailps.monitor.static_files import SCRIPTS, static
-from snailps.node.status import History, Status
+from snailps.node.status import HistoryAnswer, Status
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +45,7 @@ class Story:
     """The record of a run at its end, from which a report is made."""
 
     status: Status
-    history: History
+    history: HistoryAnswer
     settings: Sequence[Sequence[str]] = ()
     lines: Sequence[str] = ()
     figures: Mapping[str, Any] = field(default_factory=dict)

@@ -46,7 +46,7 @@ port before it has written its report and recorded how it ended."""
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class ShownRun:
     """A run that can be shown: where its master listens, and its names."""
 
     name: str
@@ -74,9 +74,9 @@ class Watcher:
 
     def __init__(
         self,
-        run: Run,
+        run: ShownRun,
         *,
-        ending: Callable[[Run], Ending | None] = lambda run: None,
+        ending: Callable[[ShownRun], Ending | None] = lambda run: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.run = run

@@ -164,7 +164,7 @@ _SUFFIXES = ("_bucket", "_sum", "_count")
 
 
 @dataclass(slots=True)
-class _Series:
+class _MetricSeries:
     counts: list[int]
     sum_: float = 0.0
 
@@ -174,13 +174,13 @@ class Histogram:
 
     def __init__(self, name: str, bounds: Sequence[float]) -> None:
         self._name, self._bounds = name, tuple(bounds)
-        self._series: dict[tuple[tuple[str, str], ...], _Series] = {}
+        self._series: dict[tuple[tuple[str, str], ...], _MetricSeries] = {}
         self._lock = threading.Lock()
 
     def observe(self, value: float, **labels: str) -> None:
         key = tuple(labels.items())
         with self._lock:
-            series = self._series.setdefault(key, _Series([0] * (len(self._bounds) + 1)))
+            series = self._series.setdefault(key, _MetricSeries([0] * (len(self._bounds) + 1)))
             series.counts[bisect_left(self._bounds, value)] += 1
             series.sum_ += value
 

@@ -79,11 +79,11 @@ class _Http(BoundedServer):
 
     def __init__(self, host: str, port: int, collect: Collect) -> None:
         self.collect = collect
-        super().__init__(host, port, _Handler, ANSWERS_MAX, LIMIT_S)
+        super().__init__(host, port, _MetricsHandler, ANSWERS_MAX, LIMIT_S)
         self.is_local = is_loopback(str(self.server_address[0]))
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _MetricsHandler(BaseHTTPRequestHandler):
     server: _Http
     timeout = STILL_S
     server_version, sys_version = "snailps", ""

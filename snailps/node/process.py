@@ -92,7 +92,7 @@ WATCH_S = 0.2
 
 
 @dataclass(frozen=True, slots=True)
-class End:
+class ProcessEnd:
     """Why a process ends: its exit code, and a text for the log."""
 
     code: int
@@ -205,7 +205,7 @@ class Node:
         )
         self.ended = threading.Event()
         self.welcome: messages.Welcome | None = None
-        self._end: End | None = None
+        self._end: ProcessEnd | None = None
         self._end_lock = threading.Lock()
         self._control: ControlClient | None = None
         self._pulse: HeartbeatThread | None = None
@@ -450,7 +450,7 @@ class Node:
         with self._end_lock:
             if self._end is not None:
                 return
-            self._end = End(code, text)
+            self._end = ProcessEnd(code, text)
         self.on_end(self._end)
         self.ended.set()
 
@@ -466,7 +466,7 @@ class Node:
         return self._stop_again and not self._signalled
 
     @property
-    def verdict(self) -> End:
+    def verdict(self) -> ProcessEnd:
         """Why the process ends; only after `ended` is set."""
         assert self._end is not None
         return self._end
@@ -526,7 +526,7 @@ class Node:
             self.end(code, message.text)
         return None
 
-    def on_end(self, end: End) -> None:
+    def on_end(self, end: ProcessEnd) -> None:
         """Hook: end the waits of the main thread."""
 
     def on_leave_request(self, why: str) -> None:

@@ -176,7 +176,7 @@ class TableStatus(TypedDict):
     expired: int  # rows deleted for their age
 
 
-class Progress(TypedDict):
+class ProgressStatus(TypedDict):
     """The part of a `Status` that takes as long to make with any number of processes."""
 
     units: int  # words or examples since the start of the pass
@@ -186,7 +186,7 @@ class Progress(TypedDict):
     session: SessionStatus | None  # None where the cluster runs the one job of its master's file
 
 
-class Status(Progress):
+class Status(ProgressStatus):
     version: str
     address: str
     began_s: float  # when the master began, seconds since 1970
@@ -221,7 +221,7 @@ class Status(Progress):
     total_units: int | None  # estimate for the whole training; None before its first block is done
 
 
-class History(TypedDict):
+class HistoryAnswer(TypedDict):
     """The course of the newest job's training: the answer to ``Ask("history")``. At most 512
     points, the oldest first, further apart in a long job."""
 
@@ -231,7 +231,7 @@ class History(TypedDict):
     loss: list[float | None]  # None: unknown
 
 
-def job_number(status: Progress) -> int:
+def job_number(status: ProgressStatus) -> int:
     """Return the number of the newest job."""
     return status["session"]["jobs"] if status["session"] is not None else 1
 

@@ -22,7 +22,7 @@ from snailps.store.checkpoint.folder import BEGUN, open_checkpoint
 from snailps.store.checkpoint.shard_file import ShardFile, ShardFileWriter, new_buffer
 
 
-class CheckpointFiles:
+class ServerCheckpointFiles:
     def __init__(self, cluster_id: int, frag_num: int, disk: Disk = OS_DISK) -> None:
         self._cluster_id, self._frag_num, self._disk = cluster_id, frag_num, disk
 

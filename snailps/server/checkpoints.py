@@ -22,7 +22,7 @@ from snailps.errors import CheckpointError, ClusterError, SnailError, explain
 from snailps.node.effects import WorkDone
 from snailps.node.limits import STOP_S
 from snailps.server.effects import Do, Outbox, results
-from snailps.server.services import Batch, Buffer, Files, Reader, Writer
+from snailps.server.services import Batch, Buffer, OpenCheckpoint, ServerFiles, Writer
 from snailps.server.shard_host import ShardHost
 from snailps.shard.shard import FragmentCursor, Shard
 from snailps.transport import messages
@@ -52,12 +52,12 @@ class CheckpointControl:
     shards."""
 
     def __init__(
-        self, host: ShardHost, welcome: messages.Welcome, files: Files, out: Outbox
+        self, host: ShardHost, welcome: messages.Welcome, files: ServerFiles, out: Outbox
     ) -> None:
         self._host, self._welcome, self._files, self._out = host, welcome, files, out
         self._line: deque[tuple[int, Order]] = deque()
         self._busy = False  # an order is being executed
-        self._task: _Task | None = None
+        self._task: _CheckpointTask | None = None
         self._stops: Callable[[float], None] | None = None  # called once the task has ended
         self._stops_at = math.inf  # or at this time, if it has not
 
@@ -117,7 +117,9 @@ class CheckpointControl:
         if self.running:
             self._begin_later(call, order)
         elif isinstance(order, messages.Load):
-            self._start(_Load(self._out, self._files, self._shards(), order, self._welcome), now)
+            self._start(
+                _LoadTask(self._out, self._files, self._shards(), order, self._welcome), now
+            )
             self._answer(call, messages.Ok(), now)
         else:
             check = partial(self._files.check_folder, order.folder, self._welcome.job)
@@ -138,10 +140,10 @@ class CheckpointControl:
         if event.error is not None:
             self._answer(call, _refusal(event.error), now)
             return
-        self._start(_Save(self._out, self._files, self._shards(), order, self._welcome), now)
+        self._start(_SaveTask(self._out, self._files, self._shards(), order, self._welcome), now)
         self._answer(call, messages.Ok(), now)
 
-    def _start(self, task: _Task, now: float) -> None:
+    def _start(self, task: _CheckpointTask, now: float) -> None:
         self._task = task
         task.begin(now)
 
@@ -149,7 +151,7 @@ class CheckpointControl:
         return [shard for _, shard in sorted(self._host.primaries.items())]
 
 
-class _Task:
+class _CheckpointTask:
     """A checkpoint that is being written or read, in lanes; its first error stops all of them. A
     lane waits for one thing at a time, a shard, a work or a time: so it ends exactly once."""
 
@@ -254,13 +256,13 @@ class _Lane:
     buffer: Buffer | None = None
 
 
-class _Save(_Task):
+class _SaveTask(_CheckpointTask):
     """Writes the fragments of a server's shards to the folder of a checkpoint."""
 
     def __init__(
         self,
         out: Outbox,
-        files: Files,
+        files: ServerFiles,
         shards: Sequence[int],
         order: messages.Save,
         welcome: messages.Welcome,
@@ -383,13 +385,13 @@ class _Save(_Task):
         self.report(messages.Saved(number, [], self.why(f"checkpoint {number}")))
 
 
-class _Load(_Task):
+class _LoadTask(_CheckpointTask):
     """Restores the fragments of a server's shards from a checkpoint."""
 
     def __init__(
         self,
         out: Outbox,
-        files: Files,
+        files: ServerFiles,
         shards: Sequence[int],
         order: messages.Load,
         welcome: messages.Welcome,
@@ -411,7 +413,7 @@ class _Load(_Task):
         lanes = [partial(self._read, shard, event.result) for shard in self.shards]
         self.begin_lanes(lanes, now)
 
-    def _read(self, shard: int, reader: Reader, now: float) -> None:
+    def _read(self, shard: int, reader: OpenCheckpoint, now: float) -> None:
         put = partial(Shard.put_section, tables=self._tables)
 
         def cleared(_: object, now: float) -> None:

@@ -24,7 +24,7 @@ from snailps.server import events
 from snailps.server.checkpoints import CheckpointControl
 from snailps.server.effects import Do, Outbox
 from snailps.server.events import Address
-from snailps.server.services import Files
+from snailps.server.services import ServerFiles
 from snailps.server.shard_host import ShardHost
 from snailps.shard.shard import Shard
 from snailps.transport import messages
@@ -37,7 +37,7 @@ class ServerCore:
         self,
         settings: ServerSettings,
         welcome: messages.Welcome,
-        files: Files,
+        files: ServerFiles,
         *,
         endpoints: Sequence[Address],  # as registered: one for each shard that it may begin with
         own_rss_mb: Callable[[], float],  # peak resident size of this process so far, MB

@@ -38,7 +38,7 @@ from snailps.node.metrics import Sample
 from snailps.node.process import Node, advertised, open_listener, raise_descriptors
 from snailps.node.usage import peak_rss_mb
 from snailps.server import effects, events
-from snailps.server.checkpoint_io import CheckpointFiles
+from snailps.server.checkpoint_io import ServerCheckpointFiles
 from snailps.server.core import ServerCore
 from snailps.server.events import Address
 from snailps.server.performer import Performer
@@ -110,7 +110,7 @@ class Server(Node):
         self.core = ServerCore(
             self._server_settings,
             welcome,
-            CheckpointFiles(welcome.job, welcome.frag_num),
+            ServerCheckpointFiles(welcome.job, welcome.frag_num),
             endpoints=self._endpoints_of_listeners(),
             own_rss_mb=peak_rss_mb,
             own_stats=self.own_stats,

@@ -33,15 +33,15 @@ class Writer(Protocol):
         """Remove the file, unless it is closed."""
 
 
-class Reader(Protocol):
+class OpenCheckpoint(Protocol):
     """A checkpoint that is being restored."""
 
     def batches(self, fragments: NDArray[np.uint32]) -> Iterator[Batch]:
         """All sections of these fragments, compared with their checksums."""
 
 
-class Files(Protocol):
-    """See `checkpoint_io.CheckpointFiles`."""
+class ServerFiles(Protocol):
+    """See `checkpoint_io.ServerCheckpointFiles`."""
 
     def check_folder(self, folder: str, cluster_id: int) -> None:
         """Refuse a folder that is not the one that the master made."""
@@ -52,5 +52,5 @@ class Files(Protocol):
     def buffer(self, length: int) -> Buffer:
         """A buffer to be written."""
 
-    def open(self, folder: str, number: int) -> Reader:
+    def open(self, folder: str, number: int) -> OpenCheckpoint:
         """Open a checkpoint to restore it."""

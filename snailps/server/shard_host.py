@@ -54,7 +54,7 @@ Tables = Sequence[tuple[int, Table]]
 
 
 @dataclass(slots=True)
-class _Copy:
+class _HostedCopy:
     """A shard's replication order and its state. `reported`: the last report to the
     master; None: none yet; empty: the standby has all rows; else why the copy failed."""
 
@@ -66,7 +66,7 @@ class _Copy:
 
 
 @dataclass(slots=True)
-class _Yield:
+class _HandOver:
     """A shard that is handing over, or has handed over: its current step and deadlines."""
 
     number: int
@@ -110,9 +110,9 @@ class ShardHost:
         self._begun: dict[Address, int] = {}  # by endpoint, while the cluster forms
         self._route: Route | None = None
         self._hosting: dict[int, _Hosting] = {}  # by shard
-        self._yielding: dict[int, _Yield] = {}  # by number; also shards that have yielded
-        self._copies: dict[int, _Copy] = {}  # by number: the current copy of each shard
-        self._streams: dict[int, _Copy] = {}
+        self._yielding: dict[int, _HandOver] = {}  # by number; also shards that have yielded
+        self._copies: dict[int, _HostedCopy] = {}  # by number: the current copy of each shard
+        self._streams: dict[int, _HostedCopy] = {}
 
     @property
     def route_epoch(self) -> int:
@@ -228,7 +228,7 @@ class ShardHost:
             self._out.post(shard, partial(Shard.pace, paced=order.paced))
         else:
             self._end_copy(order.shard)
-            copy = self._copies[order.shard] = _Copy(order, shard)
+            copy = self._copies[order.shard] = _HostedCopy(order, shard)
             copy.dial = self._out.expect(partial(self._dialled, copy))
             self._out.put(Dial(copy.dial, order.shard, (order.host, order.port), DIAL_S))
         self._out.reply(call, messages.Ok())
@@ -256,7 +256,7 @@ class ShardHost:
         """Hand a shard over to its standby; with `stay` the two change places. `Yielded`
         follows."""
         shard = self._served(order.shard)
-        handing = _Yield(order.shard, shard, order.stay, order.limit_s)
+        handing = _HandOver(order.shard, shard, order.stay, order.limit_s)
         self._yielding[order.shard] = handing
         self._step(handing, partial(Shard.begin_yield), self._yield_begun, now)
         self._out.reply(call, messages.Ok())
@@ -486,7 +486,7 @@ class ShardHost:
             self._out.put(GiveUp(copy.dial))
         self._streams.pop(copy.stream, None)
 
-    def _dialled(self, copy: _Copy, done: WorkDone, now: float) -> None:
+    def _dialled(self, copy: _HostedCopy, done: WorkDone, now: float) -> None:
         """Have the shard stream to the connected standby, or report that it cannot be reached."""
         copy.dial = 0
         current, order = self._copies.get(copy.order.shard) is copy, copy.order
@@ -510,7 +510,7 @@ class ShardHost:
         if copy is not None:
             self._report(copy, event.trouble)
 
-    def _report(self, copy: _Copy, trouble: str) -> None:
+    def _report(self, copy: _HostedCopy, trouble: str) -> None:
         """Report a standby's state to the master, and keep it for a master that takes over."""
         copy.reported = trouble
         order = copy.order
@@ -530,9 +530,9 @@ class ShardHost:
 
     def _step(
         self,
-        handing: _Yield,
+        handing: _HandOver,
         do: Do,
-        then: Callable[[_Yield, WorkDone, float], None],
+        then: Callable[[_HandOver, WorkDone, float], None],
         now: float,
     ) -> None:
         def heard(answer: WorkDone, now: float) -> None:
@@ -543,14 +543,14 @@ class ShardHost:
         handing.hangs_at = now + HANG_S
         handing.post = self._out.post(handing.shard, do, heard)
 
-    def _yield_begun(self, handing: _Yield, answer: WorkDone, now: float) -> None:
+    def _yield_begun(self, handing: _HandOver, answer: WorkDone, now: float) -> None:
         if answer.error is not None:
             self._yielded(handing, explain(answer.error))
             return
         handing.until = now + handing.limit_s
         handing.look_at = now
 
-    def _yield_looked(self, handing: _Yield, answer: WorkDone, now: float) -> None:
+    def _yield_looked(self, handing: _HandOver, answer: WorkDone, now: float) -> None:
         if answer.error is None and not answer.result and now <= handing.until:
             handing.look_at = now + LOOK_S
             return
@@ -564,10 +564,10 @@ class ShardHost:
             )
         self._step(handing, partial(Shard.end_yield), partial(self._yield_ended, trouble), now)
 
-    def _yield_ended(self, trouble: str, handing: _Yield, answer: WorkDone, now: float) -> None:
+    def _yield_ended(self, trouble: str, handing: _HandOver, answer: WorkDone, now: float) -> None:
         self._yielded(handing, explain(answer.error) if answer.error is not None else trouble)
 
-    def _yielded(self, handing: _Yield, trouble: str) -> None:
+    def _yielded(self, handing: _HandOver, trouble: str) -> None:
         number = handing.number
         if trouble or handing.stay:
             del self._yielding[number]

@@ -38,7 +38,7 @@ from snailps.errors import (
 )
 from snailps.local.cluster import CONNECT_S, driver_settings
 from snailps.local.driver import Driver
-from snailps.node.process import End
+from snailps.node.process import ProcessEnd
 from snailps.serving.cached_rows import CachedRows, ReaderStats, check_options, seconds
 from snailps.serving.row_reader import RowReader, Unreachable
 from snailps.transport._awake import awake_s
@@ -215,7 +215,7 @@ class TableReader(FromCluster, RowReader):
         self._cached.clear()
 
 
-class _Joined(Driver):
+class _JoinedDriver(Driver):
     """A driver that calls `ended` when it ends, and leaves once however often it is closed."""
 
     def __init__(self, settings: Any, ended: Callable[[], None]) -> None:
@@ -233,7 +233,7 @@ class _Joined(Driver):
             with contextlib.suppress(SnailError):
                 super().close()
 
-    def on_end(self, end: End) -> None:
+    def on_end(self, end: ProcessEnd) -> None:
         super().on_end(end)
         self._say_ended()
 
@@ -242,10 +242,10 @@ Tables = Mapping[str, tuple[int, Table]]
 """Number and declaration of each table of a cluster."""
 
 
-class Membership(NamedTuple):
+class TableMembership(NamedTuple):
     """This process as a member of a cluster, the table that is read, and the joins before."""
 
-    driver: _Joined
+    driver: _JoinedDriver
     number: int
     table: Table
     joins: int
@@ -292,7 +292,9 @@ class LiveRows:
         self._why = ""  # why the last attempt to join again failed
         self._why_left = ""  # why this process leaves the cluster that it joined last
         self._avoided: dict[int, float] = {}  # shard -> time until which it is not asked
-        self._joined = Membership(*self.join(), 0)  # one object: a lookup takes all of one join
+        self._joined = TableMembership(
+            *self.join(), 0
+        )  # one object: a lookup takes all of one join
         self._keeper = threading.Thread(
             target=keep_joined, args=(weakref.ref(self), self._lost, self.closed),
             name="snailps-reader", daemon=True,
@@ -340,7 +342,7 @@ class LiveRows:
                 return come, self._why_lost()
 
     def _asked(
-        self, joined: Membership, keys: Keys, rows: Rows, until: float
+        self, joined: TableMembership, keys: Keys, rows: Rows, until: float
     ) -> tuple[NDArray[np.bool_], SnailError | None]:
         """Pull from one cluster, as `pull` does.
 
@@ -421,9 +423,9 @@ class LiveRows:
             self.closed.wait(min(remaining_s, AGAIN_S / 20))
         return self.connected
 
-    def join(self, again: bool = False) -> tuple[_Joined, int, Table]:
+    def join(self, again: bool = False) -> tuple[_JoinedDriver, int, Table]:
         """Join the cluster; return the driver, the table's number and its declaration."""
-        driver = _Joined(self._settings, self._lost.set)
+        driver = _JoinedDriver(self._settings, self._lost.set)
         try:
             if again:
                 driver.join_again()
@@ -457,7 +459,7 @@ class LiveRows:
             return
         self._vain, self._joined_at = self._vain + 1, math.inf
         try:
-            joined = Membership(*self.join(again=True), self.joins() + 1)
+            joined = TableMembership(*self.join(again=True), self.joins() + 1)
         except ClusterError:  # not joined, so the cluster gave no incarnation
             self._vain -= 1
             raise

@@ -151,7 +151,7 @@ class JobRows:
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class ModelSnapshot:
     """A job's model with the rows of items of a moment; its rows of users are zeros."""
 
     model: FactorModel
@@ -187,9 +187,9 @@ class Recommender(reader.FromCluster):
         self._address, self._users = address, users
         self._max_age_s, self._stale_too, self._clock = max_age_s, unreachable == "stale", clock
         self._lock = threading.Lock()
-        self._known: tuple[JobRows, least_squares.Known] | None = None
+        self._known: tuple[JobRows, least_squares.KnownLines] | None = None
         self._vain = 0, 0.0  # joins at the last vain attempt, and time of the next one
-        self._snapshot: Snapshot | None = None
+        self._snapshot: ModelSnapshot | None = None
         self._newest()
 
     def __repr__(self) -> str:
@@ -254,7 +254,12 @@ class Recommender(reader.FromCluster):
         return answers[0] if is_one(user) else answers
 
     def _of_users(
-        self, snapshot: Snapshot, users: list[Name], k: int, without: Iterable[Name], known: bool
+        self,
+        snapshot: ModelSnapshot,
+        users: list[Name],
+        k: int,
+        without: Iterable[Name],
+        known: bool,
     ) -> list[Best]:
         """The best items of each user; their rows come by one pull."""
         model = snapshot.model
@@ -283,7 +288,7 @@ class Recommender(reader.FromCluster):
 
     # --- rows ------------------------------------------------------------------------------------
 
-    def _newest(self) -> Snapshot:
+    def _newest(self) -> ModelSnapshot:
         """The rows of items, pulled again if they are too old."""
         self._check_open()
         with self._lock:
@@ -299,7 +304,7 @@ class Recommender(reader.FromCluster):
                 return snapshot
             return self._snapshot
 
-    def _is_good(self, snapshot: Snapshot) -> bool:
+    def _is_good(self, snapshot: ModelSnapshot) -> bool:
         now = self._clock()
         joins_then, not_before = self._vain
         if self._stale_too and now < not_before and joins_then == self._live.joins():
@@ -308,7 +313,7 @@ class Recommender(reader.FromCluster):
             return False
         return self._max_age_s is None or now - snapshot.pulled_at < self._max_age_s
 
-    def _pulled(self, before: Snapshot | None) -> Snapshot:
+    def _pulled(self, before: ModelSnapshot | None) -> ModelSnapshot:
         """Pull the rows of all items; names and settings only of another job than before."""
         for _ in range(2):
             joins = self._live.joins()
@@ -323,12 +328,12 @@ class Recommender(reader.FromCluster):
         # Twice joined anew meanwhile: the rows may be of a cluster with other items.
         raise ClusterError(f"the cluster at {self._address} was joined anew meanwhile: ask again")
 
-    def _pulled_once(self, before: Snapshot | None, joins: int) -> Snapshot:
+    def _pulled_once(self, before: ModelSnapshot | None, joins: int) -> ModelSnapshot:
         now = self._clock()
         if before is None or before.joins != joins:
             rows = JobRows(self._live.driver, self._address, self._live.limit_s)
             names = MatrixFactorization.names(rows)  # type: ignore[arg-type]
-            before = Snapshot(_model_of(self._address, rows, names), names, rows, joins, now)
+            before = ModelSnapshot(_model_of(self._address, rows, names), names, rows, joins, now)
         count, dim = before.model.item_rows.shape
         keys = MatrixFactorization.keys_of_kind(ITEM, count)
         items = np.empty((count, dim), np.float32)
@@ -338,9 +343,9 @@ class Recommender(reader.FromCluster):
             if why is not None or not come.all():
                 raise why or ClusterError(f"the cluster at {self._address} sent too few rows")
         items = mf.as_written(items, before.names, before.rows.settings)
-        return Snapshot(before.model.with_items(items), before.names, before.rows, joins, now)
+        return ModelSnapshot(before.model.with_items(items), before.names, before.rows, joins, now)
 
-    def _user_rows(self, snapshot: Snapshot, places: Sequence[int]) -> Rows:
+    def _user_rows(self, snapshot: ModelSnapshot, places: Sequence[int]) -> Rows:
         rows = self._users.pull(MatrixFactorization.keys_of(USER, np.array(places, np.int64)))
         if snapshot.joins != self._live.joins():
             # The number of this user may be another one's in the job of that cluster.
@@ -351,7 +356,7 @@ class Recommender(reader.FromCluster):
         rows_as_written: Rows = mf.as_written(rows, snapshot.names, snapshot.rows.settings)
         return rows_as_written
 
-    def _known_of(self, snapshot: Snapshot) -> least_squares.Known | None:
+    def _known_of(self, snapshot: ModelSnapshot) -> least_squares.KnownLines | None:
         """The items of users in this training, read when they are first needed; None: the loss does
         not know them, or there are too many."""
         names, rows = snapshot.names, snapshot.rows

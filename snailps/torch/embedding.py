@@ -888,7 +888,7 @@ class _Gather(torch.autograd.Function):
         return None, None, None, None, None
 
 
-class _Rows(torch.autograd.Function):
+class _PulledRows(torch.autograd.Function):
     """Hands the rows to operations of PyTorch; their gradient is pushed."""
 
     @staticmethod
@@ -934,7 +934,7 @@ def bagged(
     if mode == "max" or learnt:
         rows = torch.from_numpy(lookup.rows)
         if trains:
-            rows = _Rows.apply(module.rows, module, lookup)
+            rows = _PulledRows.apply(module.rows, module, lookup)
         bags = F.embedding_bag(
             torch.from_numpy(lookup.places), rows, torch.from_numpy(starts.astype(np.int32)),
             mode=mode, per_sample_weights=weights, padding_idx=lookup.padding_place,

@@ -16,7 +16,7 @@ from snailps.errors import ConfigError, MisuseError
 from snailps.serving.row_reader import RowReader
 
 
-class _Done:
+class _FinishedPull:
     """A finished pull."""
 
     done = True
@@ -59,7 +59,7 @@ class ServedRows:
 
     def pull_async(self, table: str, keys: Keys, out: Rows) -> Any:
         """Pull at once, and return the finished pull."""
-        return _Done(self._tables[table].pull(keys, out))
+        return _FinishedPull(self._tables[table].pull(keys, out))
 
     def push_async(self, table: str, keys: Keys, values: Rows, factor: float) -> Any:
         """Raise MisuseError: the rows are read only."""

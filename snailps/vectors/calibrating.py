@@ -219,7 +219,7 @@ def calibrate_on(
             "softmax are products along a tree, which a temperature does not calibrate"
         )
     lines = lines_for(plain)
-    sample = _Sample.of(lines.model, opened, lines.texts())
+    sample = _LabelledSample.of(lines.model, opened, lines.texts())
     if not sample.weights.any():
         more = ", and a weight above 0" if sample.lines else ""
         raise DataError(
@@ -266,7 +266,7 @@ def calibrate_on(
     )
 
 
-class _Pairs(NamedTuple):
+class _LineLabels(NamedTuple):
     """Labels that lines have: number of the line, label, weight; by rising numbers."""
 
     lines: NDArray[np.int64]
@@ -274,7 +274,7 @@ class _Pairs(NamedTuple):
     weights: NDArray[np.float64]
 
 
-class _Sample(NamedTuple):
+class _LabelledSample(NamedTuple):
     """Labelled lines, or some of them: `hidden` float32[n, dim], the best label and its score,
     weight of the line, weight with which the best label is right; `outputs` float32[labels, dim].
     """
@@ -288,11 +288,11 @@ class _Sample(NamedTuple):
     score: NDArray[np.float32]
     weights: NDArray[np.float64]
     right: NDArray[np.float64]
-    pairs: _Pairs
+    pairs: _LineLabels
     outputs: NDArray[np.float32]
 
     @classmethod
-    def of(cls, plain: LabelModel, model: BinModel, texts: Iterable[bytes]) -> _Sample:
+    def of(cls, plain: LabelModel, model: BinModel, texts: Iterable[bytes]) -> _LabelledSample:
         outputs = np.array(model.output[:], np.float32)
         labels = len(outputs)
         most = min(LINES_MAX, max(LINES_MIN, SCORES_MAX // labels))
@@ -325,7 +325,7 @@ class _Sample(NamedTuple):
             np.concatenate(part) for part in zip(*parts, strict=True)
         )
         places, of_labels, of_pairs = _of_every(step, pairs)
-        truth_pairs = _Pairs(places // step, of_labels, of_pairs)
+        truth_pairs = _LineLabels(places // step, of_labels, of_pairs)
         has_several = several > _SEVERAL * seen
         return cls(
             seen, skipped, plain.loss == "softmax", has_several, hidden, numbers, score, weights,

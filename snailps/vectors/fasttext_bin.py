@@ -64,7 +64,7 @@ _MAXN_MAX = 1000
 """Longest n-grams that a header may ask for: a word of 1,000 letters has half a million of them."""
 
 
-class _Layout(NamedTuple):
+class _BinLayout(NamedTuple):
     """Layouts of a program's header, its counts before the dictionary, and a matrix's shape."""
 
     head: struct.Struct
@@ -72,10 +72,10 @@ class _Layout(NamedTuple):
     shape: struct.Struct
 
 
-_FASTTEXT = _Layout(_HEAD, _COUNTS, _SHAPE)
-_FLORET = _Layout(struct.Struct("<ii 14i d"), _COUNTS, _SHAPE)
+_FASTTEXT = _BinLayout(_HEAD, _COUNTS, _SHAPE)
+_FLORET = _BinLayout(struct.Struct("<ii 14i d"), _COUNTS, _SHAPE)
 """floret has two more integers after `maxn`: its mode (1: fastText's, 2: its own) and hashes."""
-_UNVERSIONED = _Layout(struct.Struct("<12i d"), struct.Struct("<iii q"), struct.Struct("<qq"))
+_UNVERSIONED = _BinLayout(struct.Struct("<12i d"), struct.Struct("<iii q"), struct.Struct("<qq"))
 """fastText until spring 2017: without magic, version, pruning and quantisation."""
 _IS_SEPARATOR = np.isin(np.arange(256), list(SEPARATORS))
 _IS_NEWLINE = np.arange(256) == ord("\n")
@@ -519,7 +519,7 @@ def _pack_entries(
 
 def _unpack_header(
     path: str | os.PathLike[str], mapped: mmap.mmap | bytes
-) -> tuple[BinHeader, _Layout]:
+) -> tuple[BinHeader, _BinLayout]:
     layout, version, mode, hashes = _FASTTEXT, VERSION_OLDEST, 0, 0
     values: Sequence[Any]
     if _is_unversioned(mapped[: _HEAD.size + _COUNTS.size]):
@@ -578,7 +578,7 @@ def _unpack_header(
 
 
 def _read_dictionary(
-    cursor: Cursor, layout: _Layout
+    cursor: Cursor, layout: _BinLayout
 ) -> tuple[PackedWords, npt.NDArray[np.int64], list[bytes], int, int]:
     """Read words, all counts, labels, tokens, and the number of unpruned n-grams (-1: all)."""
     mapped = cursor.mapped
@@ -614,7 +614,7 @@ def _read_pruned(cursor: Cursor, kept: int, bucket: int) -> KeptGrams:
 
 
 def _map_matrix(
-    cursor: Cursor, layout: _Layout, name: str, shape: tuple[int, int], quantised: bool
+    cursor: Cursor, layout: _BinLayout, name: str, shape: tuple[int, int], quantised: bool
 ) -> Rows:
     """Return a view of one matrix; its shape must agree with the header and the file's length."""
     cursor.part = f"{name} matrix"

@@ -172,7 +172,7 @@ class Given(NamedTuple):
         return cls(path, file, start, *how)
 
     @property
-    def format(self) -> Format:
+    def format(self) -> ModelFormat:
         return next(form for form in FORMATS if form.begins(self.start))
 
     @property
@@ -213,7 +213,7 @@ class Given(NamedTuple):
         return Vectors(listed, matrix)
 
 
-class Format(NamedTuple):
+class ModelFormat(NamedTuple):
     """A format: `begins` recognises it by the first `START_BYTES`; `means` says what reads it.
 
     `read` is None for files that hold neither vectors nor a classifier.
@@ -410,37 +410,39 @@ _OTHERS = (
 )  # fmt: skip
 """Files that hold no vectors: how they begin, and their description."""
 FORMATS = (
-    Format(lambda start: not start, "an empty file: was the export interrupted?"),
-    Format(
+    ModelFormat(lambda start: not start, "an empty file: was the export interrupted?"),
+    ModelFormat(
         is_bin,
         _means_bin,
         _read_bin,
     ),
-    Format(
+    ModelFormat(
         _starts(rb"PK\x03\x04"),
         _means_npz,
         _read_npz,
         takes_words=True,
     ),
-    Format(
+    ModelFormat(
         is_bare_rows,
         "rows of numbers without words: snailps.load(path, words=...) reads them",
         _read_bare_rows,
         takes_words=True,
     ),
-    Format(glove_dim, _ASKED, lambda g: Vectors(*read_glove(g.path, g.file, glove_dim(g.start)))),
-    Format(is_word2vec_binary, _ASKED, _read_word2vec),
-    *(Format(_starts(pattern), means) for pattern, means in _OTHERS),
-    Format(_is_text, "text: snailps train fasttext --input trains word vectors with it"),
-    Format(
+    ModelFormat(
+        glove_dim, _ASKED, lambda g: Vectors(*read_glove(g.path, g.file, glove_dim(g.start)))
+    ),
+    ModelFormat(is_word2vec_binary, _ASKED, _read_word2vec),
+    *(ModelFormat(_starts(pattern), means) for pattern, means in _OTHERS),
+    ModelFormat(_is_text, "text: snailps train fasttext --input trains word vectors with it"),
+    ModelFormat(
         _starts(rb"(\d+ ){6}\S+ \S+\r?\n"),
         "floret's table of hashed rows, without words: load the .bin or .vec of the same training",
     ),
-    Format(
+    ModelFormat(
         lambda start: start[:1].isdigit(),
         lambda given: _ASKED if _VEC.match(given.start) else _means_other(given),
         _read_vec,
     ),
-    Format(lambda start: True, _means_other),
+    ModelFormat(lambda start: True, _means_other),
 )
 """The first format whose `begins` is true counts, so the order matters: the last takes any file."""

@@ -26,7 +26,7 @@ from snailps.files.extras import optional_module
 from snailps.files.reading import Reading
 from snailps.files.unpacking import read_errors
 from snailps.vectors.label_arrow import label_names, label_table
-from snailps.vectors.texts import ROWS_MAX, Piece, pieces_of
+from snailps.vectors.texts import ROWS_MAX, WholeLines, pieces_of
 from snailps.vectors.words import to_text
 
 if TYPE_CHECKING:
@@ -37,14 +37,14 @@ Format = Literal["tsv", "jsonl", "parquet"]
 
 def read_texts(
     path: str, column: str = "", file: IO[bytes] | None = None, rows: int = ROWS_MAX
-) -> Iterator[Piece]:
+) -> Iterator[WholeLines]:
     """Yield pieces of up to `rows` lines of a file or URL, or texts of a table's `column`.
 
     `file` is read instead of the path, as plain text.  A row without a text and a blank line of
-    JSON lines still count as lines, without labels: `Piece.missing`.
+    JSON lines still count as lines, without labels: `WholeLines.missing`.
     """
     from snailps.data.formats.table import no_column, open_table, table_errors
-    from snailps.data.formats.text import File as TextFile
+    from snailps.data.formats.text import TextFile
 
     if file is not None or not Reading("text", column=column).takes(path):
         with read_errors(path), TextFile(path, file=file) as text:
@@ -68,7 +68,7 @@ def read_texts(
             done += batch.rows
 
 
-def _pieces(texts: Any, rows: int, what: str, first: int) -> Iterator[Piece]:
+def _pieces(texts: Any, rows: int, what: str, first: int) -> Iterator[WholeLines]:
     """Yield pieces of a list or an Arrow column, whose items may be missing."""
     from snailps.data.formats.table import raw_text
 
@@ -80,7 +80,7 @@ def _pieces(texts: Any, rows: int, what: str, first: int) -> Iterator[Piece]:
         yield from pieces_of(texts, rows=rows, what=what, first=first)
 
 
-def _with_missing(texts: Sequence[Any], rows: int, what: str, first: int) -> Iterator[Piece]:
+def _with_missing(texts: Sequence[Any], rows: int, what: str, first: int) -> Iterator[WholeLines]:
     """Yield pieces of texts that may be None."""
     is_missing = np.fromiter((text is None for text in texts), bool, len(texts))
     if is_missing.any():
@@ -205,7 +205,7 @@ def label_files(
 
         def noted(
             path: str = path, file: IO[bytes] | None = file, missing: deque[Any] = missing
-        ) -> Iterator[Piece]:
+        ) -> Iterator[WholeLines]:
             for piece in read_texts(path, column, file, rows):
                 missing.append(piece.missing)
                 yield piece

@@ -21,7 +21,7 @@ from snailps.data.label_words import prefix_of
 from snailps.dataclass import dataclass
 from snailps.errors import DataError
 from snailps.vectors.label_meter import Meter
-from snailps.vectors.label_scores import Sums, scores_of
+from snailps.vectors.label_scores import LabelScoreSums, scores_of
 from snailps.vectors.words import to_bytes, to_text
 
 Answers = Iterable[tuple[Lines, tuple[NDArray[np.int32], NDArray[np.float32]]]]
@@ -90,7 +90,7 @@ class Metric:
         """Whether weights of lines and labels count."""
         return not self.level
 
-    def of_sums(self, sums: Sums, labels: Sequence[str]) -> float:
+    def of_sums(self, sums: LabelScoreSums, labels: Sequence[str]) -> float:
         """Return F1 or accuracy, of counts of the best labels."""
         if self.name == MACRO_F1:
             names = [to_bytes(name) for name in labels]
@@ -121,7 +121,7 @@ class Metric:
                 else meter.recall_at_precision
             )
             return of(self.level, labels[self._number(labels)] if self.label else None)
-        sums = Sums(len(labels))
+        sums = LabelScoreSums(len(labels))
         for lines, (best, chances) in answers:
             width = 1 if self.name == ACCURACY else None
             sums.add(lines, best[:, :width], chances[:, :width], 0.0)

@@ -34,9 +34,9 @@ from snailps.vectors.files import open_bin
 from snailps.vectors.label_arrow import label_names, label_table
 from snailps.vectors.label_scores import (
     LabelScores,
+    LabelScoreSums,
     LabelThreshold,
     Ranking,
-    Sums,
     scores_of,
 )
 from snailps.vectors.labelled_lines import labelled_lines, weights_hint
@@ -44,7 +44,7 @@ from snailps.vectors.labelling import labelling_of
 from snailps.vectors.quantised import QuantisedRows
 from snailps.vectors.query import Vectors
 from snailps.vectors.saving import save_model
-from snailps.vectors.texts import Piece, pieces_of
+from snailps.vectors.texts import WholeLines, pieces_of
 from snailps.vectors.words import one_line, to_bytes, to_text
 
 log = logging.getLogger(__name__)
@@ -328,7 +328,7 @@ class LabelModel:
                 return [[TextPrediction(self._names[i], p) for i, p in best if p >= threshold]]
         are_bytes: list[bool] = []
 
-        def noted() -> Iterator[Piece]:
+        def noted() -> Iterator[WholeLines]:
             for piece in pieces_of(text, rows=_SCORES_MAX // k):
                 are_bytes.append(piece.are_bytes)
                 yield piece
@@ -511,7 +511,7 @@ class LabelModel:
         return len(self.labels) if number < 0 else min(number, len(self.labels))
 
     def best_of(
-        self, pieces: Iterable[Piece], k: int, threads: int = 0,
+        self, pieces: Iterable[WholeLines], k: int, threads: int = 0,
         unread: Callable[[int], object] = warn_of_unread, *, thresholds: bool = False,
     ) -> Iterator[tuple[NDArray[np.int32], NDArray[np.float32]]]:  # fmt: skip
         """Yield the `predict_arrays` of each piece (`texts.pieces_of`).
@@ -561,7 +561,7 @@ class LabelModel:
     def _answers(
         self,
         ask: Callable[[Lines], T],
-        texts: Iterable[Iterable[Piece]],
+        texts: Iterable[Iterable[WholeLines]],
         threads: int = 0,
         warn: Callable[[int], object] = warn_of_unread,
     ) -> Iterator[T]:
@@ -573,7 +573,7 @@ class LabelModel:
         """
         unread, threads = 0, threads_of(threads)
 
-        def answer(piece: Piece) -> tuple[T, int]:
+        def answer(piece: WholeLines) -> tuple[T, int]:
             lines = self._read(piece.data, piece.offsets)
             rows = len(lines.feature_ptr) - 1
             if rows != piece.lines:
@@ -734,9 +734,9 @@ class LabelModel:
         keeping the probabilities of all labels would take lines x labels floats.
         """
         least = self._least if threshold is None else None
-        threshold, sums = as_threshold(threshold), Sums(len(self.labels))
+        threshold, sums = as_threshold(threshold), LabelScoreSums(len(self.labels))
         ranked = Ranking(len(self.labels)) if ranking else None
-        plain, before = None, Sums(len(self.labels))
+        plain, before = None, LabelScoreSums(len(self.labels))
         if self.calibration.changes_probabilities:
             plain = self._labelling_at(Calibration())
         for lines, (best, chances) in self.answers(texts(), k, where):

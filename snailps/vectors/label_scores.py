@@ -153,7 +153,7 @@ class Bins:
         return float(np.abs(self._right - self._chance).sum() / lines) if lines else None
 
 
-class Sums:
+class LabelScoreSums:
     """Sums over lines, by label: those that have it (`gold`), its predictions, and the right ones.
 
     A line counts with its weight, a label of it with that times its own.  `lines_with` and
@@ -200,8 +200,8 @@ class Sums:
         self.right += np.bincount(pairs[is_right] % number, weights.pairs[is_right], number)
 
 
-class Weights(NamedTuple):
-    """Weights of a prediction of each line, and of the labels (`Labelled.pairs`), with those of
+class PredictionWeights(NamedTuple):
+    """Weights of a prediction of each line, and of the labels (`LabelPairs.pairs`), with those of
     their lines.
 
     A prediction counts like its line, or like the largest of the line's labels if that is more:
@@ -212,19 +212,19 @@ class Weights(NamedTuple):
     pairs: Floats
 
 
-class Labelled(NamedTuple):
+class LabelPairs(NamedTuple):
     """Which lines count, and their labels as ``line * number + label``, each once, in rising order;
     their weights, or None: all are 1.
     """
 
     has: NDArray[np.bool_]
     pairs: Counts
-    weights: Weights | None
+    weights: PredictionWeights | None
 
     @property
-    def every_weight(self) -> Weights:
+    def every_weight(self) -> PredictionWeights:
         """The weights, ones if there are none."""
-        return self.weights or Weights(np.ones(len(self.has)), np.ones(len(self.pairs)))
+        return self.weights or PredictionWeights(np.ones(len(self.has)), np.ones(len(self.pairs)))
 
     def weights_of(self, wanted: Counts) -> Floats:
         """Return the weights of some ``line * number + label``; 0 where a line lacks the label."""
@@ -236,7 +236,7 @@ class Labelled(NamedTuple):
         return weights
 
 
-def labelled(lines: Lines, number: int) -> Labelled:
+def labelled(lines: Lines, number: int) -> LabelPairs:
     """Return the labels of lines that have features, of `number` labels in all."""
     has = (np.diff(lines.feature_ptr) > 0) & (np.diff(lines.label_ptr) > 0)
     owner = np.repeat(np.arange(len(has)), np.diff(lines.label_ptr))
@@ -246,15 +246,15 @@ def labelled(lines: Lines, number: int) -> Labelled:
         owner[keep] * number + lines.labels.astype(np.int64)[keep], return_index=True
     )
     if not len(lines.line_weights):
-        return Labelled(has, pairs, None)
+        return LabelPairs(has, pairs, None)
     of_lines = lines.line_weights.astype(np.float64)
     # Lines of which only the texts have weights have none by label.
     by_label = lines.label_weights if len(lines.label_weights) else np.ones(len(lines.labels))
     of_labels = np.nan_to_num(by_label.astype(np.float64), nan=1.0)[keep][first]
     largest = np.ones(len(has))
     np.maximum.at(largest, pairs // number, of_labels)
-    weights = Weights(of_lines * largest, of_lines[pairs // number] * of_labels)
-    return Labelled(has, pairs, weights)
+    weights = PredictionWeights(of_lines * largest, of_lines[pairs // number] * of_labels)
+    return LabelPairs(has, pairs, weights)
 
 
 class _Curve(NamedTuple):
@@ -413,7 +413,11 @@ def _reaching(curve: _Curve, number: Floats, precision: float, recall: float) ->
 
 
 def scores_of(
-    names: Sequence[bytes], sums: Sums, k: int, ranking: Ranking | None, recall: float | None
+    names: Sequence[bytes],
+    sums: LabelScoreSums,
+    k: int,
+    ranking: Ranking | None,
+    recall: float | None,
 ) -> LabelScores:
     """Compute all scores from counts and, if there is one, a ranking."""
     each = of_all = None

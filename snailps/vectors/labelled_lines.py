@@ -194,7 +194,7 @@ def labelled_text(where: str) -> Iterator[bytes]:
 
 
 def _text_in(where: str, reading: Reading) -> Iterator[bytes]:
-    from snailps.data.formats.text import File as TextFile
+    from snailps.data.formats.text import TextFile
     from snailps.data.table_files import text_of
 
     for path in files_of([where]):

@@ -246,7 +246,7 @@ def quantise_rows(rows: Float32, codebooks: Codebooks, name: str = "input") -> Q
     scales: Float32 | None = None
     if codebooks.norms:
         scales = np.divide(1, lengths, out=np.zeros_like(lengths), where=lengths > 0)
-    done = _Done(codebooks.progress, parts, -(-n // _rows_together(dim)))
+    done = _QuantisingShares(codebooks.progress, parts, -(-n // _rows_together(dim)))
     sample = _sample_of(n, codebooks.seed)
     centroids = _train(rows, scales, sample, codebooks, threads, done.trained)
     codes = _encode(rows, scales, centroids, codebooks.width, threads, done.encoded)
@@ -259,7 +259,7 @@ def quantise_rows(rows: Float32, codebooks: Codebooks, name: str = "input") -> Q
     return QuantisedRows((n, dim), codes, quantiser, norm_codes, norms[0].ravel())
 
 
-class _Done:
+class _QuantisingShares:
     """Shares of the work: half of it is training codebooks, the other half encoding rows."""
 
     def __init__(self, progress: Callable[[float], object], parts: int, chunks: int) -> None:

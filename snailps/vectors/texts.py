@@ -33,7 +33,7 @@ ROWS_MAX = 1 << 16
 """Most lines of a piece: empty lines have no bytes that would limit it."""
 
 
-class Piece(NamedTuple):
+class WholeLines(NamedTuple):
     """Whole lines: `data` is split at its newlines, or at `offsets`, int64[lines + 1], if given.
 
     `are_bytes`: the user's texts are bytes, so labels must be bytes too.  `missing`: which lines
@@ -49,7 +49,7 @@ class Piece(NamedTuple):
 
 def pieces_of(
     texts: object, *, rows: int = ROWS_MAX, what: str = "item", first: int = 0
-) -> Iterator[Piece]:
+) -> Iterator[WholeLines]:
     """Yield pieces of up to `rows` texts, in order; an empty text is an empty line.
 
     For messages: `what` an item is called, and the number of the `first` one.
@@ -85,7 +85,7 @@ def _arrow_of(texts: object) -> Any:
         raise
 
 
-def _cut(raw: bytes, rows: int, are_bytes: bool) -> Iterator[Piece]:
+def _cut(raw: bytes, rows: int, are_bytes: bool) -> Iterator[WholeLines]:
     """Yield pieces of whole lines; at least one, even for an empty text."""
     first = 0
     while True:
@@ -96,7 +96,7 @@ def _cut(raw: bytes, rows: int, are_bytes: bool) -> Iterator[Piece]:
         if lines > rows:
             breaks = np.flatnonzero(np.frombuffer(raw, np.uint8, end - first, first) == 10)
             end, lines = first + int(breaks[rows - 1]) + 1, rows
-        yield Piece(
+        yield WholeLines(
             raw if (first, end) == (0, len(raw)) else raw[first:end], None, lines, are_bytes
         )
         first = end
@@ -205,7 +205,7 @@ def _offset_type(chunk: Any) -> type | None:
             "large_binary": np.int64}.get(str(chunk.type))  # fmt: skip
 
 
-def _rows(chunk: Any, rows: int) -> Iterator[Piece]:
+def _rows(chunk: Any, rows: int) -> Iterator[WholeLines]:
     _, offsets, data = chunk.buffers()
     if not len(chunk):
         return
@@ -220,5 +220,7 @@ def _rows(chunk: Any, rows: int) -> Iterator[Piece]:
         last = int(ends.searchsorted(most, "right")) - 1
         last = min(max(last, first + 1), first + rows, len(chunk))
         bounds = ends[first : last + 1].astype(np.int64)
-        yield Piece(letters[bounds[0] : bounds[-1]], bounds - bounds[0], last - first, are_bytes)
+        yield WholeLines(
+            letters[bounds[0] : bounds[-1]], bounds - bounds[0], last - first, are_bytes
+        )
         first = last

@@ -29,7 +29,7 @@ from snailps.worker.checkouts import LeaseCheckouts
 from snailps.worker.content import LeasedContent
 from snailps.worker.context import JobContext
 from snailps.worker.prefetch import Flush
-from snailps.worker.reports import Reports
+from snailps.worker.reports import JobReports
 from snailps.worker.user_code import named, numbers_of
 
 log = logging.getLogger(__name__)
@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 class Leases:
     """The leases of one job."""
 
-    def __init__(self, job: JobContext, reports: Reports, scratch: Scratch) -> None:
+    def __init__(self, job: JobContext, reports: JobReports, scratch: Scratch) -> None:
         self._model, self._client, self._calls = job.model, job.client, job.calls
         self._progress, self._orders, self._limit_s = job.progress, job.orders, job.limit_s
         self._reports, self._scratch = reports, scratch

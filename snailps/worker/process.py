@@ -47,7 +47,7 @@ from snailps.node.driver_files import read_driver_files
 from snailps.node.limits import GRACE_S, Limits
 from snailps.node.metric_samples import BlockTally, of_worker
 from snailps.node.metrics import Sample
-from snailps.node.process import End, Node, raise_descriptors
+from snailps.node.process import Node, ProcessEnd, raise_descriptors
 from snailps.node.shard_connections import RouteFollower, ShardConnections
 from snailps.node.usage import peak_rss_mb, rss_bytes
 from snailps.store.route import Route
@@ -60,10 +60,10 @@ from snailps.worker.calls import MasterCalls
 from snailps.worker.context import JobContext
 from snailps.worker.leases import Leases
 from snailps.worker.orders import Orders
-from snailps.worker.reports import Reports
+from snailps.worker.reports import JobReports
 from snailps.worker.resume_state import ResumeState
 from snailps.worker.survey import survey
-from snailps.worker.training import Training
+from snailps.worker.training import TrainPass
 from snailps.worker.user_code import (
     Ended,
     made,
@@ -83,10 +83,10 @@ COLLECT_BYTES = 256 << 20
 _LAST = -1
 """Number that stands for what the model pushes in `finish`, after all blocks."""
 
-Inbox: TypeAlias = "queue.SimpleQueue[messages.Message | End]"
+Inbox: TypeAlias = "queue.SimpleQueue[messages.Message | ProcessEnd]"
 
 
-def next_message(inbox: Inbox) -> messages.Message | End:
+def next_message(inbox: Inbox) -> messages.Message | ProcessEnd:
     """Wait for the message after a job, and collect the job's garbage meanwhile.
 
     A little garbage is not worth collecting if the process ends at once: then nothing is done.
@@ -95,7 +95,7 @@ def next_message(inbox: Inbox) -> messages.Message | End:
     if rss_bytes() < COLLECT_BYTES:
         with contextlib.suppress(queue.Empty):
             message = inbox.get(timeout=COLLECT_S)
-    if not isinstance(message, End):
+    if not isinstance(message, ProcessEnd):
         release_memory()  # the master exports, or has another job
     return message or inbox.get()
 
@@ -141,7 +141,7 @@ class WorkerProcess(Node):
         self._calls = MasterCalls(self.control, self.ended, self.end)
         try:
             message = self._inbox.get()
-            while not isinstance(message, End):
+            while not isinstance(message, ProcessEnd):
                 assert isinstance(message, messages.Start)
                 self._work(message)
                 if self._orders.leaving:
@@ -200,7 +200,7 @@ class WorkerProcess(Node):
             "half_pushed": self._progress.is_half_pushed(counters["parts_pushed"]),
         }
 
-    def on_end(self, end: End) -> None:
+    def on_end(self, end: ProcessEnd) -> None:
         if self._client is not None:
             self._client.fail(end.text)
         self._inbox.put(end)
@@ -291,9 +291,9 @@ class WorkerProcess(Node):
             job = JobContext(
                 model, client, calls, self._progress, self._orders, self._tally, limit_s
             )
-            reports = Reports(job)
+            reports = JobReports(job)
             leases = Leases(job, reports, scratch)
-            training = Training(job, reports, leases)
+            training = TrainPass(job, reports, leases)
             self._declare(model, clocked)
             if start.survey:
                 summary = self._surveyed(model, leases, reports)
@@ -325,7 +325,7 @@ class WorkerProcess(Node):
             self._client.drop_residues()  # of narrow rows; the next job has other tables
             scratch.close()
 
-    def _surveyed(self, model: Worker, leases: Leases, reports: Reports) -> bytes | None:
+    def _surveyed(self, model: Worker, leases: Leases, reports: JobReports) -> bytes | None:
         """Take part in the survey until it has a summary; None: this worker leaves."""
         answer: messages.Message = messages.Again()
         while isinstance(answer, messages.Again):

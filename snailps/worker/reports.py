@@ -16,7 +16,7 @@ from snailps.worker.context import JobContext
 from snailps.worker.user_code import unpushed
 
 
-class Reports:
+class JobReports:
     """The reports of one job."""
 
     def __init__(self, job: JobContext) -> None:

@@ -26,7 +26,7 @@ REPORTED_MAX = 256
 
 
 @dataclass(slots=True)
-class _Checkouts:
+class _HeldCheckouts:
     """The output partitions of a held lease: all that it has had, and those it holds now."""
 
     partition: Partition
@@ -45,7 +45,7 @@ class ResumeState:
         self._reported: deque[dict[str, Any]] = deque(maxlen=REPORTED_MAX)
         self._open: set[int] = set()  # reported blocks whose pushes are not all acknowledged
         self._figures: dict[str, float] | None = None
-        self._checkouts: dict[int, _Checkouts] = {}  # of held leases
+        self._checkouts: dict[int, _HeldCheckouts] = {}  # of held leases
         # of each block that is not durable: parts of pushes the client had sent when it started
         self._before: dict[int, int] = {}
         self._lock = threading.Lock()
@@ -74,7 +74,7 @@ class ResumeState:
         with self._lock:
             self._held.add((pass_, lease.number))
             if isinstance(lease.terms, Partition):
-                checkouts = _Checkouts(lease.terms, set(lease.terms.durable))
+                checkouts = _HeldCheckouts(lease.terms, set(lease.terms.durable))
                 self._checkouts[lease.number] = checkouts
 
     def reported(self, done: messages.Done) -> None:

@@ -14,11 +14,11 @@ from snailps.api.traits import Surveyed, SurveyPart
 from snailps.api.worker import Worker
 from snailps.transport import messages
 from snailps.worker.leases import Leases
-from snailps.worker.reports import Reports
+from snailps.worker.reports import JobReports
 from snailps.worker.user_code import checked_bytes, named
 
 
-def survey(model: Worker, leases: Leases, reports: Reports) -> None:
+def survey(model: Worker, leases: Leases, reports: JobReports) -> None:
     """Examine blocks until the master has no more, or this worker leaves."""
     assert isinstance(model, Surveyed)
     part = model.survey_part()
@@ -36,7 +36,7 @@ def survey(model: Worker, leases: Leases, reports: Reports) -> None:
         reports.report(done)
 
 
-def _survey_together(part: SurveyPart, model: Worker, leases: Leases, reports: Reports) -> None:
+def _survey_together(part: SurveyPart, model: Worker, leases: Leases, reports: JobReports) -> None:
     """Merge the surveys of blocks into parts, each sent when the master leases no block.
 
     The master withholds a lease when the bytes held here, given with each request, are worth

@@ -28,7 +28,7 @@ from snailps.worker.checkouts import LeaseCheckouts
 from snailps.worker.context import JobContext
 from snailps.worker.leases import Leases
 from snailps.worker.prefetch import BlockPrefetcher, Flush
-from snailps.worker.reports import Reports
+from snailps.worker.reports import JobReports
 from snailps.worker.user_code import named, numbers_of, unpushed
 
 TURN_S = 0.1
@@ -46,10 +46,10 @@ class Settling:
     pushes: list[Pending]
 
 
-class Training:
+class TrainPass:
     """The train pass of one job."""
 
-    def __init__(self, job: JobContext, reports: Reports, leases: Leases) -> None:
+    def __init__(self, job: JobContext, reports: JobReports, leases: Leases) -> None:
         self.client = job.client
         self._model, self._calls, self._orders = job.model, job.calls, job.orders
         self._tally, self._limit_s = job.tally, job.limit_s

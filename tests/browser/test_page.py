@@ -17,13 +17,13 @@ from statuses import HOSTILE, status
 from snailps.monitor import watcher as watcher_module
 from snailps.monitor.access import new_token
 from snailps.monitor.page_server import PageServer
-from snailps.monitor.watcher import Run
+from snailps.monitor.watcher import ShownRun
 from snailps.transport import messages
 from snailps.transport.security.trust import OPEN
 
 WORD = "<img/src=x/onerror=window.harmed=1>"
 """A word of the text, which a page that shows words as markup would run."""
-RUN = Run("1", "127.0.0.1:1", OPEN)
+RUN = ShownRun("1", "127.0.0.1:1", OPEN)
 SEEN_S = 10.0
 """A loss is on the page so long after the master knows of it, at most."""
 

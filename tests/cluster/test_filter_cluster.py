@@ -14,7 +14,7 @@ from waiting import copied
 
 import snailps
 from snailps.errors import ClusterError
-from snailps.filtering.job import Command, FilterJob, settings_for
+from snailps.filtering.job import FilterCommand, FilterJob, settings_for
 from snailps.vectors.fasttext_bin import BinHeader, write_bin
 
 FILES = 6
@@ -79,7 +79,7 @@ class Filtering:
         files = {"hq": str(folder / "hq.bin")}
         inputs = (str(folder / "in"),)
         self.scores = folder / f"{name}-scores"
-        command = Command(
+        command = FilterCommand(
             inputs, "text", files, KEEP, ("hq",), str(folder / name), str(self.scores)
         )
         self.job = FilterJob(command)

@@ -17,7 +17,7 @@ from pathlib import Path
 from snailps.config import MasterSettings, RawConfig, ServerSettings, WorkerSettings
 from snailps.errors import SnailError
 from snailps.master.life import COMMAND, LASTING, SESSION
-from snailps.server.checkpoint_io import CheckpointFiles
+from snailps.server.checkpoint_io import ServerCheckpointFiles
 from snailps.transport import messages
 from tests.sim import faults, invariants
 from tests.sim.checkpoints import FOLDER, History, Watched
@@ -249,7 +249,7 @@ class Cluster:
 
     def new_server_files(self, process, welcome):
         """The checkpoint files of a server."""
-        return CheckpointFiles(welcome.job, welcome.frag_num, View(self.shared_disk, process))
+        return ServerCheckpointFiles(welcome.job, welcome.frag_num, View(self.shared_disk, process))
 
     def job_at(self, output):
         """The job with this output."""

@@ -24,7 +24,7 @@ from snailps.models.sparse.fm import FactorizationMachine
 from snailps.models.sparse.linear import Linear
 from snailps.models.sparse.net import Net
 from snailps.models.word_vectors.model import WordVectors
-from snailps.worker.training import Training
+from snailps.worker.training import TrainPass
 
 MEAN_KEYS = np.arange(64, dtype=np.uint64)
 """Rows of `Mean`, of every shard some: all of them are equal at any time."""
@@ -40,14 +40,14 @@ class Gated(Worker):
     def setup(self):
         super().setup()
         if self.settings.gates:
-            seal = Training.seal
+            seal = TrainPass.seal
 
             def stopping(training, block: Block):
                 self._stop(f"seal-{block.number}")
                 self._tear(training, block)
                 seal(training, block)
 
-            Training.seal = stopping  # of this process only
+            TrainPass.seal = stopping  # of this process only
 
     def _tear(self, training, block: Block):
         torn = Path(self.settings.gates) / f"torn-{block.number}"

@@ -23,7 +23,7 @@ from snailps.config import RawConfig, to_mapping
 from snailps.data.examples import ExampleReader
 from snailps.data.spool import Spooled
 from snailps.estimators import base
-from snailps.estimators.jobs import Finished, packed_table
+from snailps.estimators.jobs import FinishedJob, packed_table
 from snailps.files.blocks import HEAD
 from snailps.local.setting_texts import setting_texts
 from snailps.master.job.job import Job
@@ -219,7 +219,7 @@ def fit_here(monkeypatch, folder):
         folder_of_job.mkdir()
         done = learnt(worker_class, paths, folder_of_job, packed_tables, **settings)
         monitor.finish({}, [])
-        yield Finished(
+        yield FinishedJob(
             {"train_loss": done.losses[-1]},
             sorted((folder_of_job / name) for name in done.files),
             packed_tables,

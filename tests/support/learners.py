@@ -22,7 +22,7 @@ import pytest
 import snailps
 from snailps.api.worker import load_class
 from snailps.estimators import base, mlp, sparse
-from snailps.estimators.jobs import Finished
+from snailps.estimators.jobs import FinishedJob
 from snailps.files.matrix_file import read_header
 from snailps.models.mlp import MlpSettings
 from snailps.models.mlp.files import SavedNet
@@ -100,7 +100,7 @@ class MadeUpJobs:
     def _run(
         self, worker_class: str, settings: Mapping[str, Any], given: Any, monitor: Any,
         *, packed: bool, **_: Any,
-    ) -> Iterator[Finished]:  # fmt: skip
+    ) -> Iterator[FinishedJob]:  # fmt: skip
         with open(given.path, "rb") as file:
             data = file.read()
         columns = read_header(data, len(data), given.path).columns
@@ -126,7 +126,7 @@ class MadeUpJobs:
             tables[tensor.name] = Packed(tensor.keys(), np.hstack([rows, rows]))
         history = [{"epoch": n + 1, "loss": 1.0} for n in range(chosen.epochs)]
         monitor.finish({"train_loss": 1.0}, history)
-        yield Finished({"train_loss": 1.0}, [Path("model.npz")], tables if packed else {})
+        yield FinishedJob({"train_loss": 1.0}, [Path("model.npz")], tables if packed else {})
 
 
 def _width(settings: Any) -> int:

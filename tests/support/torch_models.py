@@ -7,7 +7,7 @@ from cluster_models import wait_at
 from torch import nn
 
 from snailps.torch import EmbeddingBagCollection, Worker
-from snailps.worker.training import Training
+from snailps.worker.training import TrainPass
 
 FIELDS = 3
 
@@ -44,13 +44,13 @@ class Clicks(Worker):
     def setup(self):
         super().setup()
         if self.gates:
-            seal = Training.seal
+            seal = TrainPass.seal
 
             def stopping(training, block):
                 self._stop(f"seal-{block.number}")
                 seal(training, block)
 
-            Training.seal = stopping  # of this process only
+            TrainPass.seal = stopping  # of this process only
 
     def _stop(self, gate):
         if self.gates:

@@ -21,7 +21,7 @@ from waiting import LIMIT_S, acquired
 
 from snailps.models.rotation import trainer
 from snailps.models.rotation.input_exchange import InputExchange
-from snailps.models.rotation.trainer import _Training
+from snailps.models.rotation.trainer import _LeaseTraining
 
 States = Sequence[str]
 """Of each worker: "new", "turn" (stopped between two), "blocked" (waits for a part), "done"."""
@@ -190,7 +190,7 @@ def losses_in_order(
     No time passes for the trainers, as after some seconds they would push rows once more.
     """
     total, losses = epochs * len(texts), []
-    exchange, check_out = InputExchange.exchange, _Training._check_out
+    exchange, check_out = InputExchange.exchange, _LeaseTraining._check_out
 
     def exchange_and_stop(self: InputExchange, number: int) -> None:
         exchange(self, number)
@@ -216,7 +216,7 @@ def losses_in_order(
     with (
         patch.object(trainer, "time", SimpleNamespace(monotonic=lambda: 0.0)),
         patch.object(InputExchange, "exchange", exchange_and_stop),
-        patch.object(_Training, "_check_out", check_out_later),
+        patch.object(_LeaseTraining, "_check_out", check_out_later),
     ):
         for chunk in range(total):
             shares = (0.999 * chunk / total, 0.999 * (chunk + 1) / total)  # not to the end

@@ -21,7 +21,7 @@ from snailps.files import blocks
 from snailps.files.blocks import (
     OF_FILTERS,
     STEP_BYTES,
-    Source,
+    InputFile,
     behind_unit,
     cut,
     even_parts,
@@ -68,7 +68,7 @@ def write(path: Path, content: bytes) -> str:
 
 
 def read_all(path, size, block_bytes, unit, scratch) -> list[bytes]:
-    blocks = cut([Source(path, size)], block_bytes)
+    blocks = cut([InputFile(path, size)], block_bytes)
     return [read_block(b.path, b.start, b.stop, unit=unit, scratch=scratch) for b in blocks]
 
 
@@ -176,7 +176,7 @@ def test_read_block_packed_file_is_named_by_its_own_path(folder, scratch):
     text = b"packed words\nand more\n" * 100
     path = write(folder / "packed.gz", gzip.compress(text))
     [source] = expand([path], scratch)
-    assert source == Source(path, len(text))
+    assert source == InputFile(path, len(text))
     assert b"".join(read_all(path, source.bytes, 100, "line", scratch)) == text
 
 
@@ -221,7 +221,7 @@ def test_read_block_empty_or_reversed_range(folder, scratch):
 
 
 def test_cut_makes_even_pieces_and_numbers_them():
-    blocks = cut([Source("/a", 10), Source("/b", 3)], 4)
+    blocks = cut([InputFile("/a", 10), InputFile("/b", 3)], 4)
     assert blocks == [
         Piece("/a", 0, 3),
         Piece("/a", 3, 6),
@@ -233,7 +233,7 @@ def test_cut_makes_even_pieces_and_numbers_them():
 @given(st.integers(1, 10**12), st.integers(1, 10**9))
 def test_cut_any_size_covers_without_empty_pieces(size, block_bytes):
     block_bytes = max(block_bytes, size // 1000 + 1)
-    blocks = cut([Source("/a", size)], block_bytes)
+    blocks = cut([InputFile("/a", size)], block_bytes)
     assert [b.start for b in blocks] == [0, *(b.stop for b in blocks[:-1])]
     assert blocks[-1].stop == size
     assert all(0 < b.stop - b.start <= block_bytes for b in blocks)
@@ -241,7 +241,7 @@ def test_cut_any_size_covers_without_empty_pieces(size, block_bytes):
 
 def test_cut_without_size_is_value_error():
     with pytest.raises(ValueError, match="at least 1, got 0"):
-        cut([Source("/a", 1)], 0)
+        cut([InputFile("/a", 1)], 0)
 
 
 # ---- expand ----
@@ -283,7 +283,7 @@ def test_expand_relative_name_becomes_absolute(tree, scratch, monkeypatch):
 
 def test_expand_existing_name_with_brackets_is_no_pattern(tree, scratch):
     path = write(tree / "x[1].txt", b"content")
-    assert expand([path], scratch) == [Source(path, 7)]
+    assert expand([path], scratch) == [InputFile(path, 7)]
 
 
 def test_expand_pattern_leaves_out_what_a_filter_tells_of_its_files(tree, scratch):
@@ -373,7 +373,7 @@ def lines_of(data):
 @examples(80)
 @given(st.integers(1, 3000), st.integers(1, 900))
 def test_strands_of_a_files_blocks_are_the_file_each_byte_once(size, block_bytes):
-    blocks = cut([Source("/f", size)], block_bytes)
+    blocks = cut([InputFile("/f", size)], block_bytes)
     ranges = [one for block in blocks for one in strands(block.start, block.stop, size)]
     assert all(first < last for first, last in ranges)
     assert np.array_equal(
@@ -415,7 +415,7 @@ def test_blocks_in_strands_have_the_lines_of_the_file_each_once(
     if packed:
         path = write(folder / f"s{hash(text)}.txt.gz", gzip.compress(text, mtime=0))
     got = []
-    for block in cut([Source(path, len(text))], block_bytes):
+    for block in cut([InputFile(path, len(text))], block_bytes):
         where = block.path, block.start, block.stop
         data = read_spread(*where, scratch, len(text))
         got += lines_of(data)
@@ -437,7 +437,7 @@ def test_matrix_blocks_in_strands_have_the_rows_of_the_file_each_once(folder, sc
     x = np.where(rng.random((517, 6)) < 0.5, rng.random((517, 6)), 0).astype(np.float32)
     write_matrix(path, x, np.arange(517), sample_weight=np.arange(517) / 8)
     size, found = path.stat().st_size, {}
-    for block in cut([Source(str(path), size)], 900):
+    for block in cut([InputFile(str(path), size)], 900):
         where = block.path, block.start, block.stop
         data = read_spread(*where, scratch, size)
         examples = examples_of(data, "m")
@@ -485,7 +485,7 @@ def test_damaged_row_of_a_matrix_block_in_strands_is_named_by_its_number(
     path.write_bytes(data.replace(seven.tobytes(), nan.tobytes()))
     size = path.stat().st_size
     told = []
-    for block in cut([Source(str(path), size)], size // 3):
+    for block in cut([InputFile(str(path), size)], size // 3):
         where = block.path, block.start, block.stop
         content = read_spread(*where, scratch, size)
         at = partial(placed, *where, scratch=scratch, spread=size)
@@ -589,7 +589,7 @@ def test_open_parts_are_whole_lines_that_make_the_block(
     path = write(folder / "p.txt", text)
     if packed:
         path = write(folder / f"p{hash(text)}.txt.gz", gzip.compress(text, mtime=0))
-    for block in cut([Source(path, len(text))], block_bytes):
+    for block in cut([InputFile(path, len(text))], block_bytes):
         whole = read_block(block.path, block.start, block.stop, unit="line", scratch=scratch)
         parts = parts_of(block.path, block.start, block.stop, part_bytes, scratch)
         if parts is None:
@@ -640,7 +640,7 @@ def test_blocks_over_several_files_have_the_lines_of_all_each_once(
         path = folder / (f"{number}.txt" + ".gz" * packed)
         path.write_bytes(gzip.compress(content, mtime=0) if packed else content)
         read[str(path)] = content
-    (joined,) = join([Source(path, len(read[path])) for path in reversed(read)], scratch, "line")
+    (joined,) = join([InputFile(path, len(read[path])) for path in reversed(read)], scratch, "line")
     assert joined.source.path == f"{folder}/0.txt and {len(read) - 1} more"
     assert joined.source.bytes == sum(map(len, contents))
     got, begun = [], []
@@ -672,7 +672,7 @@ def test_block_over_many_files_opens_few_at_once_and_names_what_it_cannot_read(
     folder, scratch, monkeypatch
 ):
     paths = [write(folder / f"many{number:03}.txt", b"1 2:1\n" * 4) for number in range(100)]
-    (joined,) = join([Source(path, 24) for path in paths], scratch, "line")
+    (joined,) = join([InputFile(path, 24) for path in paths], scratch, "line")
     files = joined.files(0, 2400)
     (ranges,) = texts_of(files, 0, 2400, 0)[:1]
     assert len(files) == 100
@@ -709,8 +709,8 @@ def test_matrix_files_of_several_are_read_one_by_one(folder, scratch):
     for label in range(3):
         path = folder / f"class{label}.mx"
         write_matrix(path, csr_matrix(np.ones((40, 2))), np.full(40, label))
-        sources.append(Source(str(path), path.stat().st_size))
-    text = Source(write(folder / "one.csv", b"1,2\n"), 4)
+        sources.append(InputFile(str(path), path.stat().st_size))
+    text = InputFile(write(folder / "one.csv", b"1,2\n"), 4)
     single, joined = join([*sources, text], scratch, "line")
     assert (single.source, joined.by_file) == (text, True)
     for block in cut([joined.source], joined.source.bytes // 4):
@@ -724,7 +724,7 @@ def test_matrix_files_of_several_are_read_one_by_one(folder, scratch):
 
 def test_sources_that_are_cut_by_themselves_come_before_those_that_are_cut_as_one(folder, scratch):
     sources = [
-        Source(write(folder / name, b"1,2\n"), 4)
+        InputFile(write(folder / name, b"1,2\n"), 4)
         for name in ("k1.csv", "k2.txt", "k3.csv", "k4.tsv")
     ]
     found = join(sources, scratch, "line")

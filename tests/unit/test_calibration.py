@@ -461,7 +461,7 @@ def test_nothing_is_written_where_the_error_would_rise_and_that_is_said(
     scores = np.random.default_rng(2).normal(0, 3, (300, 3))
     model, lines = drawn(tmp_path, scores, several(1.0, 0.0))
     worse = Calibration(9.0, shift=-2.0, shift_of_others=-2.0)
-    monkeypatch.setattr(calibrating._Sample, "calibration", lambda sample: worse)
+    monkeypatch.setattr(calibrating._LabelledSample, "calibration", lambda sample: worse)
     done = run("calibrate", model, lines)
     assert "nothing was written" in done.stderr
     assert "would raise the calibration error on its own 300 lines from" in caplog.text

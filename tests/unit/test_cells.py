@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 
 from snailps.data._examples import RowReader, first_row, rows_end
-from snailps.data.columns import Column, Kind
+from snailps.data.columns import ColumnKind, DeclaredColumn
 from snailps.data.examples import ExampleReader
 from snailps.data.formats import separated
 from snailps.data.formats.table import TableFile, open_table
@@ -57,7 +57,7 @@ def cells_of(path, names):
 
 def of_text(data, columns, format="csv", **options):
     reader = ExampleReader(
-        format, columns=[Column(f"c{at}", Kind.TEXT) for at in range(columns)],
+        format, columns=[DeclaredColumn(f"c{at}", ColumnKind.TEXT) for at in range(columns)],
         needs_labels=False, **options,
     )  # fmt: skip
     found = reader.read(data, "x")
@@ -81,7 +81,7 @@ def test_cells_of_any_csv_are_those_of_pythons_parser(tmp_path, monkeypatch, see
     for made in (text, "\ufeff" + text, spaced):
         path.write_bytes(made.encode())
         for size in (rng.randint(1, 9), 64, 1000, 1 << 16):
-            monkeypatch.setattr(separated.File, "first_bytes", size)
+            monkeypatch.setattr(separated.SeparatedFile, "first_bytes", size)
             monkeypatch.setattr(TableFile, "batch_bytes", size)
             assert cells_of(str(path), names) == rows
 
@@ -179,11 +179,11 @@ def test_rows_of_any_bytes_are_the_same_in_one_text_and_in_two(seed):
     """Malformed ones, too: with every separator, with quotes or without, cut at any row's end."""
     rng = random.Random(seed)
     pieces = [*(piece.encode() for piece in PIECES), b'"', b'","', b"\0", b"\xff"]
-    kinds = (Kind.TEXT, Kind.CATEGORICAL, Kind.NUMERIC, Kind.IGNORE)
+    kinds = (ColumnKind.TEXT, ColumnKind.CATEGORICAL, ColumnKind.NUMERIC, ColumnKind.IGNORE)
     for _ in range(150):
         data = b"".join(rng.choices(pieces, k=rng.randrange(60)))
         separator, quotes = rng.choice((b",", b"\t", b" ")), rng.choice((0, 1, 2))
-        columns = [Column(f"c{at}", rng.choice(kinds)) for at in range(rng.randint(1, 4))]
+        columns = [DeclaredColumn(f"c{at}", rng.choice(kinds)) for at in range(rng.randint(1, 4))]
         reader = RowReader(columns, separator, quotes, 0, skip=True)
         end = rows_end(data[: rng.randint(0, len(data))], separator, quotes)
         (whole, fault), *parts = (reader.read(part) for part in (data, data[:end], data[end:]))

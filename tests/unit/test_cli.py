@@ -663,7 +663,7 @@ class Ended:
 def run_ended(monkeypatch, **figures):
     monkeypatch.setattr(Ended, "stops", 0)
     monkeypatch.setattr(Ended, "figures", figures)
-    monkeypatch.setattr(local, "Run", Ended)
+    monkeypatch.setattr(local, "ClusterProcesses", Ended)
     values = {"worker_class": "snailps.models.sparse.linear:Linear", "input": "x"}
     raw = RawConfig.from_mapping(values, "--{key}")
     return local.run_local(raw, servers=1, workers=1, as_json=False)

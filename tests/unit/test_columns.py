@@ -9,7 +9,7 @@ from test_examples import bits, plain
 from twins import sparse as twin
 
 from snailps.data._examples import hash_bytes
-from snailps.data.columns import Column, Kind, as_float, columns_of, is_number
+from snailps.data.columns import ColumnKind, DeclaredColumn, as_float, columns_of, is_number
 from snailps.data.examples import ExampleReader
 from snailps.data.name_columns import times_of
 from snailps.errors import ConfigError, DataError
@@ -224,14 +224,14 @@ def test_reader_malformed_row_says_where_and_what(line, column, expected, got, e
 
 def test_columns_of_every_kind():
     assert columns_of(DECLARED) == (
-        Column("y", Kind.LABEL),
-        Column("a", Kind.NUMERIC),
-        Column("b", Kind.NUMERIC, log=True),
-        Column("c", Kind.BUCKET, bounds=(10, 20.5, 50)),
-        Column("d", Kind.BUCKET, log=True, bounds=(1, 2)),
-        Column("no", Kind.IGNORE),
-        Column("e", Kind.CATEGORICAL),
-        Column("f", Kind.HASHED, bits=3),
+        DeclaredColumn("y", ColumnKind.LABEL),
+        DeclaredColumn("a", ColumnKind.NUMERIC),
+        DeclaredColumn("b", ColumnKind.NUMERIC, log=True),
+        DeclaredColumn("c", ColumnKind.BUCKET, bounds=(10, 20.5, 50)),
+        DeclaredColumn("d", ColumnKind.BUCKET, log=True, bounds=(1, 2)),
+        DeclaredColumn("no", ColumnKind.IGNORE),
+        DeclaredColumn("e", ColumnKind.CATEGORICAL),
+        DeclaredColumn("f", ColumnKind.HASHED, bits=3),
     )
 
 
@@ -240,7 +240,7 @@ def test_columns_of_ranges_lists_and_newlines():
     assert [column.name for column in columns] == ["label", "I1", "I2", "I3", "odd:name"]
     assert [column.log for column in columns] == [False, True, True, True, False]
     assert columns_of(["y:label", " c9..c11 : hashed 4 "])[1:] == tuple(
-        Column(name, Kind.HASHED, bits=4) for name in ("c9", "c10", "c11")
+        DeclaredColumn(name, ColumnKind.HASHED, bits=4) for name in ("c9", "c10", "c11")
     )
     assert columns_of("2..4:numeric, y:label")[0].name == "2"
 

@@ -13,7 +13,15 @@ from hypothesis import strategies as st
 
 import snailps
 from snailps.api.class_loading import search_here
-from snailps.config import Document, Entry, JobSettings, RawConfig, Settings, setting, to_mapping
+from snailps.config import (
+    Assignment,
+    Document,
+    JobSettings,
+    RawConfig,
+    Settings,
+    setting,
+    to_mapping,
+)
 from snailps.config.fields import current_folder
 from snailps.config.files import read_conf
 from snailps.config.output import check_output
@@ -290,9 +298,9 @@ def test_alias_and_name_the_later_one_wins():
 
 def test_explicit_gives_the_entry_that_counts_or_none():
     raw = RawConfig.load(None, environ={"SNAILPS_NAME": '"a b"'}, overrides=["len_vec=5"])
-    assert raw.explicit("name") == Entry("name", "a b", "environment SNAILPS_NAME")
+    assert raw.explicit("name") == Assignment("name", "a b", "environment SNAILPS_NAME")
     assert raw.explicit("dim") is None
-    assert raw.explicit("dim", Demo) == Entry("dim", "5", "--set len_vec=5")
+    assert raw.explicit("dim", Demo) == Assignment("dim", "5", "--set len_vec=5")
 
 
 def test_merged_entries_of_the_other_win():
@@ -408,9 +416,9 @@ def test_list_of_quoted_items_round_trips(items):
 def test_read_conf_keeps_order_and_origin(tmp_path):
     path = write(tmp_path, "a.conf", "b: 1\n# c\na: 2 # c\nb: x#y\n")
     assert read_conf(path) == [
-        Entry("b", "1", f"{path}:1"),
-        Entry("a", "2", f"{path}:3"),
-        Entry("b", "x#y", f"{path}:4"),
+        Assignment("b", "1", f"{path}:1"),
+        Assignment("a", "2", f"{path}:3"),
+        Assignment("b", "x#y", f"{path}:4"),
     ]
 
 

@@ -13,7 +13,7 @@ from snailps.errors import ConfigError, DataError, NotFinite
 from snailps.models.embeddings.kge import KnowledgeGraph, queries
 from snailps.models.embeddings.mf import MatrixFactorization, encoding_of, in_units, ratings
 from snailps.models.embeddings.settings import KgeSettings, MfSettings
-from snailps.models.embeddings.worker import KIND_KEY, TABLE, Batch
+from snailps.models.embeddings.worker import KIND_KEY, TABLE, LineBatch
 from snailps.models.rows import distinct
 
 TRIPLES = b"".join(b"e%d\tr%d\te%d\n" % (i % 7, i % 2, (i * 3 + 1) % 7) for i in range(40))
@@ -141,7 +141,7 @@ def test_kge_block_changes_rows_as_the_kernel_does(method, consistency):
         rows = layout.make(9)
         layout.load(before, rows)
         places, noise = np.array([h, r + np.int32(7), t]), np.arange(7, dtype=np.int32)
-        batch = Batch(places, np.zeros(0, np.float32), noise)
+        batch = LineBatch(places, np.zeros(0, np.float32), noise)
         loss = model.train_part(batch, rows, (0, 40), (0.05, 0.025), 7)
         layout.subtract(before.copy(), rows)
         wanted = np.concatenate([rows[:, :6], rows[:, 16:22]][: layout.parts], axis=1)

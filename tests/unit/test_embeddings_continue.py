@@ -16,7 +16,7 @@ from snailps.config import RawConfig, to_mapping
 from snailps.data.name_columns import Names
 from snailps.errors import ConfigError, DataError, ModelFileError, NotFitted, ParameterError
 from snailps.estimators import base
-from snailps.estimators.jobs import Finished
+from snailps.estimators.jobs import FinishedJob
 from snailps.master.job.settings import job_settings
 from snailps.models.embeddings import files
 from snailps.models.embeddings.kge import KnowledgeGraph
@@ -176,7 +176,7 @@ def jobs(monkeypatch, tmp_path):
         with open(given[0] if isinstance(given, list) else given.path, "rb") as file:
             path, _ = trained(cls, settings, file.read(), tmp_path / f"job{len(asked)}")
         monitor.finish({"train_loss": 1.0}, [{"epoch": 1, "loss": 1.0}])
-        yield Finished({"train_loss": 1.0}, [path])
+        yield FinishedJob({"train_loss": 1.0}, [path])
 
     monkeypatch.setattr(base, "run_job", run)
     return asked

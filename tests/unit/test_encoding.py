@@ -24,7 +24,7 @@ from snailps.models.sparse.batch import BIAS_KEY, batch_reader
 from snailps.models.sparse.fm import FactorizationMachine, FmSettings
 from snailps.models.sparse.linear import Linear, LinearSettings
 from snailps.models.sparse.net import Net, NetSettings
-from snailps.models.sparse.sample import PIECE_BYTES, PIECES, Sample
+from snailps.models.sparse.sample import PIECE_BYTES, PIECES, SampledExamples
 from snailps.models.sparse.settings import SparseSettings
 
 
@@ -39,7 +39,7 @@ def examples(rows, labels=None):
 
 def measured(*pieces, farthest=FARTHEST):
     """The encoding of columns of some examples."""
-    sample = Sample(list(pieces), is_whole=True)
+    sample = SampledExamples(list(pieces), is_whole=True)
     examples = sum(len(piece.labels) for piece in pieces)
     return Encoding().measured(*sample.entries(), examples, farthest=farthest)
 

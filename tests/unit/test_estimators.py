@@ -21,7 +21,7 @@ from snailps.errors import (
 )
 from snailps.estimators import base, display
 from snailps.estimators.corpus import corpus
-from snailps.estimators.jobs import Finished
+from snailps.estimators.jobs import FinishedJob
 from snailps.estimators.monitor import Monitor
 from snailps.vectors.fasttext_bin import BinHeader, write_bin
 
@@ -222,7 +222,7 @@ class Jobs:
         path = Path(self.folder, "model.bin")
         counts = np.ones(len(words), np.int64)
         write_bin(path, header, words, counts, [rows], [rows[: len(words)]])
-        yield Finished(figures, [path])
+        yield FinishedJob(figures, [path])
         path.unlink()
 
 

@@ -18,7 +18,7 @@ from twins import sparse as twin
 from snailps.data._examples import EntryReader, Examples
 from snailps.data.examples import ExampleReader
 from snailps.errors import ConfigError, DataError
-from snailps.files.blocks import Source, cut, expand, read_block
+from snailps.files.blocks import InputFile, cut, expand, read_block
 from snailps.files.scratch import Scratch
 
 NUMBERS = st.sampled_from(
@@ -374,7 +374,7 @@ def test_reader_blocks_of_files_add_up_to_the_files(tmp_path, packed, block_byte
         path.write_bytes(gzip.compress(texts[-1]) if packed else texts[-1])
     reader = ExampleReader("libsvm")
     with closing(Scratch(str(tmp_path / "scratch"), 0)) as scratch:
-        sources: list[Source] = expand([str(tmp_path / "in")], scratch)
+        sources: list[InputFile] = expand([str(tmp_path / "in")], scratch)
         rows = []
         for block in cut(sources, block_bytes):
             data = read_block(block.path, block.start, block.stop, unit="line", scratch=scratch)

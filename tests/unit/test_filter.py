@@ -33,9 +33,9 @@ from snailps.data.formats.table import TableFile
 from snailps.data.table_files import complete
 from snailps.errors import ConfigError, DataError
 from snailps.filtering import job, results, scores, tasks
-from snailps.filtering.job import Command, FilterJob, settings_for
-from snailps.filtering.results import Results
-from snailps.filtering.rows import Source
+from snailps.filtering.job import FilterCommand, FilterJob, settings_for
+from snailps.filtering.results import FilterResults
+from snailps.filtering.rows import OpenTask
 from snailps.filtering.tasks import names_of, tasks_of
 from snailps.vectors.fasttext_bin import BinHeader, write_bin
 from snailps.vectors.label_files import LabelWriter, read_texts
@@ -180,7 +180,7 @@ def test_orc_keeps_its_types_and_codec_and_is_cut_between_stripes(model, tmp_pat
     orc.write_table(many, tmp_path / "many.orc", stripe_size=1 << 10)
     tasks = tasks_of([str(tmp_path / "many.orc")], "text", 20_000)
     assert [task.name for task in tasks] == [f"many-{at:05d}.orc" for at in range(len(tasks))]
-    batches = [batch for task in tasks for batch in Source(task, "text").batches()]
+    batches = [batch for task in tasks for batch in OpenTask(task, "text").batches()]
     assert sum(batch.rows for batch in batches) == len(many)
     assert len(tasks) > 2
 
@@ -748,14 +748,14 @@ def test_model_that_is_written_over_amid_a_run_ends_no_process(tmp_path, monkeyp
     path, models = tmp_path / "t.txt", write_model(tmp_path / "hq.bin")
     path.write_text("up\n")
     (tmp_path / "t2.txt").write_text("up\n")
-    real = scores.Judge.decide
+    real = scores.ConditionJudge.decide
 
     def decide(*given):  # after the first file was begun
         found = real(*given)
         os.truncate(models, 50)
         return found
 
-    monkeypatch.setattr(scores.Judge, "decide", decide)
+    monkeypatch.setattr(scores.ConditionJudge, "decide", decide)
     with pytest.raises(DataError, match=r"hq.bin was changed while it was read: run it again"):
         keep(models, str(tmp_path / "t*.txt"), tmp_path / "o", column="", threads=1)
 
@@ -821,7 +821,7 @@ def test_inputs_may_be_bytes_and_conditions_come_from_files_of_any_system(
 
 def test_condition_of_several_lines_is_one_line_for_workers(model, tmp_path):
     condition = f"{KEEP}\n  and hq.top == {LABEL}"
-    command = Command((), "text", {"hq": str(model)}, condition, (), str(tmp_path / "out"))
+    command = FilterCommand((), "text", {"hq": str(model)}, condition, (), str(tmp_path / "out"))
     sent = settings_for(FilterJob(command))["keep"]
     assert sent == condition.replace("\n", " ")
 
@@ -1138,16 +1138,16 @@ def test_column_of_a_later_file_that_is_not_compared_is_refused_before_scoring(
 
 def command_of(model, folder, condition=KEEP):
     files = str(folder / "a.txt"), "", {"hq": str(model)}, condition, (), str(folder / "out")
-    return Command((files[0],), *files[1:])
+    return FilterCommand((files[0],), *files[1:])
 
 
 def test_worker_that_outlives_its_run_notices_another_command(model, tmp_path):
     """It looks again once the folder has another command's list, or a manifest."""
     (tmp_path / "a.txt").write_text("up\n")
-    assert not Results(tmp_path / "out", "0" * 64).is_current()
+    assert not FilterResults(tmp_path / "out", "0" * 64).is_current()
     first = FilterJob(command_of(model, tmp_path))
     first.begin()
-    worker = Results(tmp_path / "out", first.results.key)
+    worker = FilterResults(tmp_path / "out", first.results.key)
     assert worker.is_current()
     first.close()
     other = FilterJob(command_of(model, tmp_path, "hq.p > .1"))
@@ -1386,7 +1386,7 @@ def test_field_that_no_line_has_is_said(tmp_path, caplog, name, is_there):
     lines = [json.dumps({"text": "up", "meta": value}) for value in values]
     (tmp_path / "in.jsonl").write_text("\n".join(lines) + "\n")
     (task,) = tasks_of([str(tmp_path / "in.jsonl")], "text", 1 << 20)
-    with Source(task, "text") as source:
+    with OpenTask(task, "text") as source:
         remarks = source.check([name], {})
     assert remarks == ([] if is_there else [f"none of its first 3 lines has {name!r}"])
 
@@ -1460,7 +1460,7 @@ def test_text_column_of_a_type_without_values_is_data_error(tmp_path):
         writer.write_table(table)
     (task,) = tasks_of([path], "text", 1 << 20)
     with pytest.raises(DataError, match=r"cannot read .*a\.arrow: .* Write it again"):
-        Source(task, "text")
+        OpenTask(task, "text")
 
 
 def test_runs_of_arrow_are_read_kept_and_trained_on(model, tmp_path):

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from door import reached
 
-from snailps.data.columns import Kind, columns_by_name
+from snailps.data.columns import ColumnKind, columns_by_name
 from snailps.data.formats.table import open_table
 from snailps.data.table_files import complete, label_kind, read_rows
 from snailps.errors import ConfigError, DataError
@@ -506,7 +506,7 @@ def test_column_that_a_table_got_later_is_null_in_older_files(
     paths = files_of([folder])
     declared = complete(paths, [], "y")
     assert sorted(declared) == ["n:numeric", "text:categorical", "x:numeric", "y:label"]
-    assert label_kind(paths, "text") is Kind.CATEGORICAL
+    assert label_kind(paths, "text") is ColumnKind.CATEGORICAL
     entries = {}
     for path in paths:
         with open_table(path) as table:

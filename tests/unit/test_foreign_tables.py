@@ -15,7 +15,7 @@ from door import fit_here, of_fit
 
 import snailps
 from snailps import write_matrix
-from snailps.data.columns import Kind, columns_of
+from snailps.data.columns import ColumnKind, columns_of
 from snailps.data.elements import elements_of, is_missing, native, table_of, whole
 from snailps.data.example_files import example_files
 from snailps.data.matrices import matrix_of
@@ -383,7 +383,7 @@ def test_label_of_categories_of_numbers_is_its_number(tmp_path, ending):
     frame = pd.DataFrame({"x": [1.0, 2.0, 3.0, 4.0], "y": pd.Categorical([7, 9, 7, 9])})
     path = str(tmp_path / f"a.{ending}")
     getattr(frame, f"to_{ending}")(path)
-    assert label_kind([path], "y") is Kind.NUMERIC
+    assert label_kind([path], "y") is ColumnKind.NUMERIC
     examples = example_files([path], label="y")
     list(examples.pieces())
     assert examples.labels().tolist() == [7, 9, 7, 9]

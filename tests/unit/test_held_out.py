@@ -11,7 +11,7 @@ from emulated import trained
 from snailps.data.name_columns import NameColumns, Names, times_of
 from snailps.errors import ConfigError, DataError
 from snailps.models.embeddings.files import LineIds
-from snailps.models.embeddings.held_out import HeldOut, LineKeys, Split, pairs_held_out
+from snailps.models.embeddings.held_out import HeldOutRule, HeldOutSplit, LineKeys, pairs_held_out
 from snailps.models.embeddings.lines_tested import LinesTested
 from snailps.models.embeddings.mf import MatrixFactorization
 from snailps.models.embeddings.settings import MfSettings
@@ -62,7 +62,7 @@ def surveyed(settings, lines, blocks=5, workers=2):
 
 def divided(settings, lines, summary, blocks=3):
     """What a worker trains and what it holds out, as lines, once each."""
-    split = Split.of(MatrixFactorization.held_out(settings), Names(summary).rest)
+    split = HeldOutSplit.of(MatrixFactorization.held_out(settings), Names(summary).rest)
     trained_lines, held_lines = [], []
     columns = MatrixFactorization.columns_of(settings)
     for block in blocks_of(lines, blocks):
@@ -337,7 +337,7 @@ def test_ratings_are_tested_on_the_held_out_lines_as_on_a_file_of_them(tmp_path)
 )
 def test_contradictions_are_refused(settings, text):
     with pytest.raises(ConfigError, match=text):
-        HeldOut.of(replace(RATED, **settings))
+        HeldOutRule.of(replace(RATED, **settings))
 
 
 def test_split_without_lines_on_one_side_is_refused():
@@ -394,7 +394,7 @@ def test_part_of_another_process_is_refused_if_malformed():
     with pytest.raises(DataError, match="malformed lines"):
         LineKeys.load(names.rest.replace(b"\0\0\0", b"\xff\xff\xff", 40), names)
     with pytest.raises(DataError, match="lacks the held-out lines"):
-        Split.of(HeldOut(1, "user", np.inf, 1), b"12345")
+        HeldOutSplit.of(HeldOutRule(1, "user", np.inf, 1), b"12345")
 
 
 TIMED = NameColumns(("user", "item"), valued=True, time=4)

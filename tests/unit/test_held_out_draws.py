@@ -12,8 +12,7 @@ from snailps.data.name_columns import Columns
 from snailps.data.packed_words import PackedWords
 from snailps.models.classifier.held_out import split_of
 from snailps.models.classifier.settings import ClassifierSettings
-from snailps.models.embeddings.held_out import HeldOut as PairsHeldOut
-from snailps.models.embeddings.held_out import draws_of, pairs_held_out
+from snailps.models.embeddings.held_out import HeldOutRule, draws_of, pairs_held_out
 
 USERS, ITEMS = 120, 160
 DEVIATIONS = 5
@@ -54,7 +53,7 @@ def held_pairs(way, kind, share, seed):
         lines = Columns([user_names, item_names], np.zeros(0))
         draws = draws_of(lines, seed)
         if way == "line":
-            split = PairsHeldOut(share, "line", np.inf, seed).split
+            split = HeldOutRule(share, "line", np.inf, seed).split
             held = split.held_by(draws, np.zeros(0), len(draws))
         else:
             chosen = pairs_held_out(users.astype(np.int32), draws, np.zeros(0), share)

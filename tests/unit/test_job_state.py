@@ -21,7 +21,7 @@ from snailps.node.metric_samples import BlockTally
 from snailps.transport import messages
 from snailps.worker.context import JobContext
 from snailps.worker.orders import Orders
-from snailps.worker.reports import Reports
+from snailps.worker.reports import JobReports
 from snailps.worker.resume_state import ResumeState
 
 __all__ = ["make"]
@@ -161,7 +161,7 @@ def test_blocks_of_a_worker_with_open_pushes_are_durable_with_the_last(owed, dur
     notes, model = [], type("Model", (Gathered,), {"unpushed": 0})()
     client, calls = SimpleNamespace(open_pushes=list), SimpleNamespace(note=notes.append)
     job = JobContext(model, client, calls, ResumeState(), Orders(), BlockTally(), 10.0)
-    reports = Reports(job)
+    reports = JobReports(job)
     for number, unpushed in enumerate(owed):
         model.unpushed = unpushed
         reports.note_durable(number)

@@ -15,7 +15,7 @@ from snailps.master.job.job import Job
 from snailps.master.job.settings import job_settings
 from snailps.master.leases import RangeSchedule
 from snailps.models.embeddings import files, least_squares, mf
-from snailps.models.embeddings.least_squares import Known, Weights, bounds_of
+from snailps.models.embeddings.least_squares import KnownLines, Weights, bounds_of
 from snailps.models.embeddings.mf import ITEM, USER, MatrixFactorization
 from snailps.models.embeddings.queries import FactorModel
 from snailps.models.embeddings.settings import L2_OF_SOLVED, SMALL_LINES, MfSettings
@@ -303,7 +303,7 @@ def test_a_line_of_the_continued_file_counts_as_one_of_the_input(
     names = Names(summary_of(lines))
     ids = np.stack([names.numbers(kind, [line.split()[kind] for line in lines]) for kind in (0, 1)])
     weights = values_of(lines).astype(np.float32)
-    before = Known.of(*ids[:, 130:].astype(np.int32), len(names.names[USER]), weights[130:])
+    before = KnownLines.of(*ids[:, 130:].astype(np.int32), len(names.names[USER]), weights[130:])
     settings = replace(settings, continue_from=changed(path, LISTS, **before.arrays()), epochs=1)
     settings = replace(settings, output=str(tmp_path / "after"))
     again = rows_of(lines[:130], workers, settings=settings)
@@ -481,7 +481,7 @@ def model_of(tmp_path, lines, **changed):
     arrays = {"mean": np.zeros(1)}
     if changed.get("loss", "als") == "als":
         arrays["solver"] = least_squares.solver_of(SETTINGS, names)
-    arrays |= Known.of(*[column.astype(np.int32) for column in pairs], len(users)).arrays()
+    arrays |= KnownLines.of(*[column.astype(np.int32) for column in pairs], len(users)).arrays()
     for kind, rows in enumerate((users, items)):
         name = MatrixFactorization.kinds[kind]
         arrays |= {name: files.packed_names(names.names[kind]), files.rows_of(name): rows}
@@ -567,11 +567,11 @@ def test_recommend_refuses_what_it_cannot_answer(tmp_path):
 
 def test_known_lines_are_sorted_by_user_item_and_weight():
     users, items = np.array([1, 0, 1, 1], np.int32), np.array([5, 2, 5, 3], np.int32)
-    known = Known.of(users, items, 3)
+    known = KnownLines.of(users, items, 3)
     assert known.ptr.tolist() == [0, 1, 4, 4]
     assert known.items.tolist() == [2, 3, 5, 5]
     assert [counts.tolist() for counts in known.counts(6)] == [[1, 3, 0], [0, 0, 1, 1, 0, 2]]
-    weighted = Known.of(users, items, 3, np.array([4, 3, -2, 1], np.float32))
+    weighted = KnownLines.of(users, items, 3, np.array([4, 3, -2, 1], np.float32))
     assert weighted.weights.tolist() == [3, 1, -2, 4]
 
 
@@ -641,7 +641,7 @@ def test_lines_of_a_pair_that_comes_again_are_counted():
     for count in range(40):
         users, items = rng.integers(0, [[9], [4]], (2, count))
         wanted = count - len({*zip(users.tolist(), items.tolist(), strict=True)})
-        assert Known.of(users, items, 9).repeated() == wanted
+        assert KnownLines.of(users, items, 9).repeated() == wanted
 
 
 def test_dim_of_a_continued_model_is_its_own(tmp_path):

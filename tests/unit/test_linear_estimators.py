@@ -34,9 +34,9 @@ from snailps.errors import (
     SnailError,
 )
 from snailps.estimators import base, mlp, sparse
-from snailps.estimators.jobs import Finished
+from snailps.estimators.jobs import FinishedJob
 from snailps.estimators.validation import numbered
-from snailps.files.blocks import Source
+from snailps.files.blocks import InputFile
 from snailps.files.input_files import InputFiles
 from snailps.files.matrix_file import read_header
 from snailps.files.model_file import header_of, settings_of
@@ -45,7 +45,7 @@ from snailps.models.class_weights import balanced
 from snailps.models.mlp import MlpSettings
 from snailps.models.mlp.files import SavedNet
 from snailps.models.packed_tables import (
-    Classes,
+    GrownClasses,
     Packed,
     grown,
     put_tables,
@@ -104,7 +104,7 @@ class Jobs:
         monitor.finish({"train_loss": loss}, [{"epoch": 1, "loss": loss, "examples_per_s": 1.0}])
         assert packed
         state = Packed(keys, np.hstack([rows, rows + 10, rows + 20]))
-        yield Finished({"train_loss": loss}, ["model.npz"], self.tables(state))
+        yield FinishedJob({"train_loss": loss}, ["model.npz"], self.tables(state))
 
     def tables(self, state):
         return {"weights": state}
@@ -394,7 +394,7 @@ def test_partial_fit_adds_classes(jobs):
 
 def test_grown_keeps_places_of_several_classes():
     before = Packed(np.array([7], np.uint64), np.arange(1, 10, dtype=np.float32).reshape(1, 9))
-    classes = Classes.of_counts(np.array([0, 2, 3]), np.array([50.0, 25, 15, 10]))
+    classes = GrownClasses.of_counts(np.array([0, 2, 3]), np.array([50.0, 25, 15, 10]))
     after = grown(before, classes, bias=9)
     assert after.rows.tolist() == [[1, 0, 2, 3, 4, 0, 5, 6, 7, 0, 8, 9]]
     scores = grown(before, classes, bias=7).rows[0, :4]
@@ -408,7 +408,7 @@ def test_grown_keeps_places_of_several_classes():
     [([2000, 2000, 1], 1 / 4001), ([0, 0, 7], 1 / 3), ([90, 10, 0], 0.5 / 100.5)],
 )
 def test_new_class_begins_with_its_share_and_no_more_than_an_equal_one(counts, share):
-    classes = Classes.of_counts(np.array([0, 1]), np.array(counts, float))
+    classes = GrownClasses.of_counts(np.array([0, 1]), np.array(counts, float))
     scores = np.array([0, 1.5, 0], np.float32)
     classes.begin(scores)
     assert np.exp(scores[2] - np.logaddexp.reduce(scores)) == pytest.approx(share)
@@ -1310,7 +1310,7 @@ def test_command_that_continues_adds_labels_of_the_input(jobs, saved, tmp_path):
         lines.write_text(text)
         found = continuing(cls, path, **settings)
         with Scratch(str(tmp_path / "scratch"), 0) as scratch:
-            files = InputFiles([Source(str(lines), lines.stat().st_size)], scratch)
+            files = InputFiles([InputFile(str(lines), lines.stat().st_size)], scratch)
             return warm_start.with_labels(cls, found, files)
 
     same = labelled(Linear, saved, "-1 0:1\n3 1:1\n")

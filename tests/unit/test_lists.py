@@ -12,7 +12,7 @@ from snailps.cli.main import app_for
 from snailps.dataclass import replace
 from snailps.errors import ConfigError, DataError
 from snailps.models.embeddings import files
-from snailps.models.embeddings.least_squares import Known
+from snailps.models.embeddings.least_squares import KnownLines
 from snailps.models.embeddings.lists import ListWriter, best_lists
 from snailps.models.embeddings.queries import FactorModel
 from snailps.models.embeddings.settings import MfSettings
@@ -31,7 +31,7 @@ def model(request, tmp_path):
         arrays[files.rows_of(kind)] = rng.normal(size=(count, DIM)).astype(np.float32)
     if request.param == "als":
         pairs = rng.integers(0, [[USERS], [ITEMS]], (2, 60)).astype(np.int32)
-        arrays |= Known.of(*pairs, USERS).arrays()
+        arrays |= KnownLines.of(*pairs, USERS).arrays()
     path = str(tmp_path / "model.npz")
     settings = MfSettings(
         worker_class="snailps.models.embeddings.mf:MatrixFactorization",
@@ -128,7 +128,7 @@ def test_user_who_has_all_items_gets_a_dash_and_no_list(model, tmp_path):
     del arrays["about"]
     pairs = np.array([[0] * ITEMS, range(ITEMS)], np.int32)
     files.write(
-        str(tmp_path / "all.npz"), model.settings, arrays | Known.of(*pairs, USERS).arrays()
+        str(tmp_path / "all.npz"), model.settings, arrays | KnownLines.of(*pairs, USERS).arrays()
     )
     (tmp_path / "q.txt").write_text("u0 ?\nu1 ?\n")
     words = ["predict", str(tmp_path / "all.npz"), str(tmp_path / "q.txt")]

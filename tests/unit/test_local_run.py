@@ -1,4 +1,4 @@
-"""`Run.wait` beside a master that is late, or that has closed its connection for good."""
+"""`ClusterProcesses.wait` beside a master that is late, or has closed its connection for good."""
 
 from types import SimpleNamespace
 
@@ -7,7 +7,7 @@ import pytest
 from snailps.config import ClusterSettings
 from snailps.errors import ConnectionLost
 from snailps.local import run as module
-from snailps.local.run import ENDING_S, LOOK_S, Run
+from snailps.local.run import ENDING_S, LOOK_S, ClusterProcesses
 
 
 class Launcher:
@@ -40,8 +40,8 @@ def clock(monkeypatch):
 
 
 def waits(monkeypatch, clock, answers, looks=10_000):
-    """Runs `Run.wait` with what the status line has for each look, the last one again and again;
-    the phases shown, and how often the line was closed."""
+    """Runs `ClusterProcesses.wait` with what the status line has for each look, the last one again
+    and again; the phases shown, and how often the line was closed."""
     shown, closed = [], []
 
     def look(limit_s):
@@ -52,7 +52,7 @@ def waits(monkeypatch, clock, answers, looks=10_000):
 
     line = SimpleNamespace(look=look, close=lambda: closed.append(1))
     monkeypatch.setattr(module, "StatusLine", lambda address, trust: line)
-    run = Run(None, Launcher, clock=clock, looks=looks)
+    run = ClusterProcesses(None, Launcher, clock=clock, looks=looks)
     run.wait(ClusterSettings(), lambda status: shown.append(status["phase"]))
     return shown, len(closed)
 
@@ -75,7 +75,7 @@ def test_processes_are_started_before_the_clock_has_a_thread(monkeypatch, clock)
     """A process of two threads may not fork: each child would import all anew."""
     order = []
     monkeypatch.setattr(module, "watch", lambda: order.append("watch"))
-    run = Run(None, Launcher, clock=clock, looks=1)
+    run = ClusterProcesses(None, Launcher, clock=clock, looks=1)
     run.launcher.start = lambda give_up: order.append("start")
     assert run.start()
     assert order == ["start", "watch"]

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from snailps.files.blocks import Source
+from snailps.files.blocks import InputFile
 from snailps.files.joined import Joined
 from snailps.pieces import FILES_MAX, Layout, Piece
 from snailps.transport import messages
@@ -14,7 +14,7 @@ SCRATCH = SimpleNamespace(version=lambda path: "1790000000000000000-123456789")
 
 
 def joined_of(sizes, name="/data/corpus/2026/part-{:06d}.txt"):
-    sources = [Source(name.format(number), size) for number, size in enumerate(sizes)]
+    sources = [InputFile(name.format(number), size) for number, size in enumerate(sizes)]
     random.Random(1).shuffle(sources)
     return Joined(sources, SCRATCH, by_file=False)
 

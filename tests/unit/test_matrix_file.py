@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from snailps.data.examples import ExampleReader, examples_of
 from snailps.errors import DataError
-from snailps.files.blocks import Source, cut, expand, head_of, place_in_file, read_block
+from snailps.files.blocks import InputFile, cut, expand, head_of, place_in_file, read_block
 from snailps.files.matrix_file import (
     HEADER_BYTES,
     MAGIC,
@@ -123,7 +123,7 @@ def test_blocks_of_any_cut_partition_the_rows(tmp_path_factory, rows, flags, see
     path.write_bytes(data)
     scratch = Scratch(str(folder / "scratch"), 0)
     parts, first = [], 0
-    for block in cut([Source(str(path), len(data))], block_bytes):
+    for block in cut([InputFile(str(path), len(data))], block_bytes):
         part = read_block(block.path, block.start, block.stop, unit="line", scratch=scratch)
         if part:
             header = read_header(part, len(part), "block")

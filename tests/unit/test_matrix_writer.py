@@ -14,7 +14,7 @@ from test_matrix_file import rows_of
 
 from snailps.data import feature_rows, matrix_sources, matrix_writer
 from snailps.data._examples import RowReader, hash_bytes
-from snailps.data.columns import Column, Kind
+from snailps.data.columns import ColumnKind, DeclaredColumn
 from snailps.data.example_files import example_files
 from snailps.data.examples import ExampleReader, examples_of
 from snailps.data.feature_rows import dense_piece
@@ -456,7 +456,7 @@ def test_dicts_without_entries_are_rows(tmp_path):
 
 @given(st.lists(st.text(max_size=400) | st.none(), min_size=1, max_size=20))
 def test_texts_of_any_length_hash_as_in_csv(texts):
-    reader = RowReader([Column("a", Kind.CATEGORICAL)], b",", 0, 0, skip=False)
+    reader = RowReader([DeclaredColumn("a", ColumnKind.CATEGORICAL)], b",", 0, 0, skip=False)
     found, odd = reader.of_columns([texts], len(texts), None)
     broken = next(
         (

@@ -16,7 +16,7 @@ from snailps.api.wire_choice import WireChoice
 from snailps.api.worker import Results
 from snailps.config import JobSettings
 from snailps.errors import ConfigError, DataError, ModelFileError, NotFinite
-from snailps.files.blocks import Source
+from snailps.files.blocks import InputFile
 from snailps.master.job.input import JobInput
 from snailps.models.mlp import Mlp, MlpSettings, files, read_npz
 from snailps.models.mlp.model import figures_of_test, trained_steps
@@ -72,7 +72,7 @@ class Setup:
         self.examples, self.gradients = model._examples, model._gradients
         self.numbers, self.out_of = model._numbers, model._out_of
         path = settings.input[0]
-        self.pieces = Mlp.pieces(settings, [Source(path, 0)], 1)
+        self.pieces = Mlp.pieces(settings, [InputFile(path, 0)], 1)
 
     def __enter__(self):
         return self
@@ -262,7 +262,7 @@ def test_line_of_a_small_batch_moves_a_continued_net_as_far_as_in_one_it_has_lea
 def test_pieces_hold_a_twentieth_of_an_epoch_at_most(tmp_path, workers, size):
     write_idx(tmp_path / "x", np.zeros((1600, 2), np.uint8))
     s = MlpSettings(batch_size=20, inputs=2, classes=2)
-    pieces = Mlp.pieces(s, [Source(str(tmp_path / "x"), 0)], workers)
+    pieces = Mlp.pieces(s, [InputFile(str(tmp_path / "x"), 0)], workers)
     assert len(pieces) == 80 // size
     assert (pieces[0][1], pieces[-1][2]) == (12, 12 + 2 * 1600)
     assert all(a[2] == b[1] for a, b in itertools.pairwise(pieces))

@@ -21,7 +21,7 @@ from snailps.monitor.page_server import CONNECTIONS_MAX, PageServer
 from snailps.monitor.picture import packed, plain, table, trimmed
 from snailps.monitor.series import Series
 from snailps.monitor.static_files import SCRIPTS, static
-from snailps.monitor.watcher import IDLE_S, LOOK_S, Ending, Run, Watcher
+from snailps.monitor.watcher import IDLE_S, LOOK_S, Ending, ShownRun, Watcher
 from snailps.node.status import FIGURED_AT
 from snailps.transport import messages
 from snailps.transport.security.trust import OPEN
@@ -258,7 +258,7 @@ def control(monkeypatch):
     return stub
 
 
-RUN = Run("one", "127.0.0.1:1", OPEN, title="fasttext", output="out/x")
+RUN = ShownRun("one", "127.0.0.1:1", OPEN, title="fasttext", output="out/x")
 
 
 @pytest.fixture

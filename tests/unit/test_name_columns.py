@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from snailps.data._text import NameTable
-from snailps.data.name_columns import NameColumns, NameCounts, Names, Values
+from snailps.data.name_columns import NameColumns, NameCounts, Names, ValueMoments
 from snailps.data.packed_words import PackedWords
 from snailps.errors import DataError
 from snailps.files.blocks import read_block, read_head
@@ -189,11 +189,13 @@ def test_moments_of_values_are_those_of_the_whole_at_any_mean():
     random = np.random.default_rng(1)
     for mean in (0.0, 3.0, 2e7, 1.7e9):
         values = mean + random.normal(size=1000)
-        parts = sum((Values.of(part) for part in np.split(values, (1, 10, 10, 600))), Values())
+        parts = sum(
+            (ValueMoments.of(part) for part in np.split(values, (1, 10, 10, 600))), ValueMoments()
+        )
         assert parts.number == 1000
         assert parts.mean == pytest.approx(values.mean(), abs=1e-12, rel=1e-15)
         assert parts.deviation == pytest.approx(values.std(), rel=1e-6)
-    equal = Values.of(np.full(3, 0.1)) + Values() + Values.of(np.full(4, 0.1))
+    equal = ValueMoments.of(np.full(3, 0.1)) + ValueMoments() + ValueMoments.of(np.full(4, 0.1))
     assert (equal.number, equal.mean, equal.deviation) == (7, 0.1, 0)
 
 
@@ -224,11 +226,11 @@ def test_rankings_learn_from_values_above_0():
     assert found.choices().values.tolist() == [1, 0.5]
     pairs = RATINGS.read(b"u,a\n", "x", 0, b"u,a\n")
     assert pairs.choices() is pairs
-    assert Values.of(found.values).unused == (
+    assert ValueMoments.of(found.values).unused == (
         "1 entries of values below 0 are left out and values from 0.5 to 1 count as one choice each"
         ": a ranking learns what was chosen; loss squared learns values"
     )
-    assert Values.of(np.array([0.0, 1, 1])).unused == Values().unused == ""
+    assert ValueMoments.of(np.array([0.0, 1, 1])).unused == ValueMoments().unused == ""
 
 
 def test_names_of_other_bytes_are_refused():

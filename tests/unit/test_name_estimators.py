@@ -14,7 +14,7 @@ from snailps.config import RawConfig
 from snailps.data.name_columns import NameCounts, Names
 from snailps.errors import DataError, ModelFileError, NotFitted, ParameterError
 from snailps.estimators import base
-from snailps.estimators.jobs import Finished
+from snailps.estimators.jobs import FinishedJob
 from snailps.models.embeddings import files, kge, mf
 from snailps.models.embeddings.settings import MfSettings
 
@@ -57,7 +57,7 @@ class Jobs:
             arrays[f"{kind}.rows"][:, -1] = places
         files.write(str(self.folder / "made.npz"), own, arrays)
         monitor.finish({"train_loss": 1.0}, [{"epoch": 1, "loss": 1.0}])
-        yield Finished({"train_loss": 1.0}, [self.folder / "made.npz"])
+        yield FinishedJob({"train_loss": 1.0}, [self.folder / "made.npz"])
 
 
 @pytest.fixture

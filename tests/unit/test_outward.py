@@ -14,7 +14,7 @@ from snailps.cli import common, entry, json_lines
 from snailps.cli.options import command_line
 from snailps.config import RawConfig
 from snailps.errors import DataError, RemoteError
-from snailps.files.blocks import Source
+from snailps.files.blocks import InputFile
 from snailps.filtering import job as filter_job
 from snailps.filtering import kept_scores
 from snailps.filtering.job import FilterJob
@@ -144,7 +144,7 @@ def found_input(monkeypatch, paths):
     cls, settings = _logistic()
     made = JobInput(cls, settings)
     monkeypatch.setattr(
-        job_input, "expand", lambda inputs, scratch: [Source(path, 100) for path in paths]
+        job_input, "expand", lambda inputs, scratch: [InputFile(path, 100) for path in paths]
     )
     made.find()
     made.cut(settings, 1, 1)

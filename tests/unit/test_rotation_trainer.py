@@ -200,13 +200,13 @@ def test_private_rows_of_short_runs_learn_what_rows_in_place_learn(
     settings = replace(SMALL, minn=2, maxn=3, model="cbow", lr=0.1)
     words = b"".join(b"".join(chunk_blocks) for chunk_blocks in LONGER)
     opened, found = [0], []
-    open_run = private_rows.Run.open
+    open_run = private_rows.PrivateTurns.open
 
-    def counted(self: private_rows.Run) -> None:
+    def counted(self: private_rows.PrivateTurns) -> None:
         opened[-1] += len(self._words)
         open_run(self)
 
-    monkeypatch.setattr(private_rows.Run, "open", counted)
+    monkeypatch.setattr(private_rows.PrivateTurns, "open", counted)
     monkeypatch.setattr(cbow, "RUN_TARGETS", 20)
     for least in (1, 10**9):
         monkeypatch.setattr(private_rows, "PLACES_LEAST", least)

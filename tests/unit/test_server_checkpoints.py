@@ -18,7 +18,7 @@ from snailps.node.limits import STOP_S
 from snailps.server import checkpoints
 from snailps.server import effects as fx
 from snailps.server import events as ev
-from snailps.server.checkpoint_io import CheckpointFiles
+from snailps.server.checkpoint_io import ServerCheckpointFiles
 from snailps.server.core import ServerCore
 from snailps.store.checkpoint import shard_file
 from snailps.store.checkpoint.disk import Disk
@@ -43,7 +43,7 @@ class House:
         self.now, self.call = 10.0, 0
         self.shards, self.threads, self.answers, self.told = {}, {}, {}, []
         self.held_works, self.holds = [], False
-        files = CheckpointFiles(LIFE, FRAG_NUM, disk or Disk())
+        files = ServerCheckpointFiles(LIFE, FRAG_NUM, disk or Disk())
         self.core = ServerCore(
             ServerSettings(),
             m.Welcome(1, 1, LIFE, FRAG_NUM, 1.0, 10.0),

@@ -16,7 +16,7 @@ from snailps.models.layers import Layers
 from snailps.models.losses import LOSSES
 from snailps.models.parameters import pulled
 from snailps.models.sparse.first_layer import (
-    Entries,
+    BatchEntries,
     bytes_at_servers,
     bytes_at_worker,
 )  # fmt: skip
@@ -254,7 +254,7 @@ def test_narrow_rows_train_nearly_the_same():
         assert figures["loss"] == pytest.approx(np.dot(losses, [50, 50, 50, 50, 20]), rel=1e-2)
         assert close(setup.rows(), reference.first.rows[:, :12], 0.1)
         before = setup.client.counters()["bytes_in"]
-        way = setup.start(Entries(*next(batches(data, 50))[:3]))
+        way = setup.start(BatchEntries(*next(batches(data, 50))[:3]))
         way.wait()
         assert setup.client.counters()["bytes_in"] - before < 50 * 12 * 4 * 2  # float32's
 
@@ -299,7 +299,7 @@ def test_labels_that_are_no_class_are_refused():
 @pytest.mark.parametrize(("shards", "dim"), [(1, 400), (3, 50)])
 def test_estimated_bytes_are_those_that_travel(shards, dim):
     ptr, keys, values = batch(np.random.default_rng(1), 500, 1 << 20, 60, empty=0)
-    entries = Entries(ptr, keys, values)
+    entries = BatchEntries(ptr, keys, values)
     unique = len(np.unique(keys))
     moved = []
     for place in ("servers", "worker"):
@@ -336,7 +336,7 @@ def test_both_ways_see_the_same_product():
     found = []
     for place in ("servers", "worker"):
         with Setup(3, first_layer=place) as setup:
-            found.append(setup.start(Entries(ptr, keys, values)).wait())
+            found.append(setup.start(BatchEntries(ptr, keys, values)).wait())
     assert close(*found, 1e-5)
 
 

@@ -722,7 +722,7 @@ def test_column_that_is_empty_at_first_is_decided_by_its_first_values(
 ):
     monkeypatch.setattr(TableFile, "head_rows", 10)
     monkeypatch.setattr(TableFile, "batch_bytes", 64)
-    monkeypatch.setattr(separated.File, "first_bytes", 64)
+    monkeypatch.setattr(separated.SeparatedFile, "first_bytes", 64)
     empty, after = [None] * 30, [*later, None]
     parts = [empty, [None, *after]] if apart else [[*empty, *after]]
     paths = [late_table(tmp_path, f"{at}.{ending}", part) for at, part in enumerate(parts)]
@@ -751,7 +751,7 @@ def test_text_of_a_column_that_had_no_value_as_far_as_it_was_looked_for_is_refus
 ):
     monkeypatch.setattr(TableFile, "head_rows", 10)
     monkeypatch.setattr(TableFile, "batch_bytes", 64)
-    monkeypatch.setattr(separated.File, "first_bytes", 64)
+    monkeypatch.setattr(separated.SeparatedFile, "first_bytes", 64)
     monkeypatch.setattr(table_files, "LOOKED_BYTES", 64)
     path = late_table(tmp_path, "x.csv", [None] * 99 + ["Rome"])
     columns = complete([path], (), "y")
@@ -769,7 +769,7 @@ def test_labels_that_begin_late_are_of_the_kind_of_the_first_ones(
 ):
     monkeypatch.setattr(TableFile, "head_rows", 10)
     monkeypatch.setattr(TableFile, "batch_bytes", 64)
-    monkeypatch.setattr(separated.File, "first_bytes", 64)
+    monkeypatch.setattr(separated.SeparatedFile, "first_bytes", 64)
     rows = [{"y": label, "a": at} for at, label in enumerate([None] * 30 + labels)]
     given = LinearSettings(input=(written(tmp_path, ending, rows),), label_column="y")
     settings = with_names(with_columns(given), {}.get)

@@ -21,7 +21,7 @@ from snailps.data.vocabulary import Vocabulary
 from snailps.errors import ConfigError, DataError, ModelFileError, ParameterError
 from snailps.estimators import base
 from snailps.estimators import text as of_texts
-from snailps.estimators.jobs import Finished
+from snailps.estimators.jobs import FinishedJob
 from snailps.estimators.labels import classes_of, soft_labels_of, values_of
 from snailps.models.classifier import Classifier, ClassifierSettings, warm_start
 from snailps.models.classifier.model import unpack_summary
@@ -116,7 +116,7 @@ class Jobs:
         eye = 9 * np.eye(len(labels), dtype=np.float32)
         write_bin(file, header, words, ones, [rows], [eye], labels, counts)
         monitor.finish({"words": 1}, [{"epoch": 1, "loss": 1.0, "words_per_s": 1.0}])
-        yield Finished(dict(self.figures), [file])
+        yield FinishedJob(dict(self.figures), [file])
         file.unlink()
 
 

@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 from snailps.data.windows import (
     PIECE_BYTES,
     Batcher,
-    Filter,
-    Reader,
+    KnownWords,
     Tokenizer,
+    WordReader,
     letters_only,
     share_of_input,
 )
 from snailps.errors import DataError
-from snailps.files.blocks import Source, expand
+from snailps.files.blocks import InputFile, expand
 from snailps.files.scratch import Scratch
 
 TEXT = (
@@ -35,7 +35,11 @@ def windows_of(ids, window):
     [
         (Tokenizer(), "text", "Tokenizer of a pipeline: expected a text, bytes from .* got 'text'"),
         (Tokenizer(), np.zeros(2, np.int32), "Tokenizer of a pipeline: expected a text, bytes"),
-        (Filter([b"a"]), "a b", "Filter of a pipeline: expected words with a blank between, bytes"),
+        (
+            KnownWords([b"a"]),
+            "a b",
+            "Filter of a pipeline: expected words with a blank between, bytes",
+        ),
         (Batcher(3, 2), b"a b c", r"Batcher of a pipeline: expected numbers of words, an array in"),
         (Batcher(3, 2), [1, 2, 3], r"array int32 \(n,\) from the stage before it, got \[1, 2, 3\]"),
         (Batcher(3, 2), np.zeros(5), "Batcher"),
@@ -59,13 +63,13 @@ def test_tokenizer_parts_words_at_everything_but_letters():
 
 def test_filter_leaves_out_unknown_words_and_keeps_order():
     words = [b"years", b"call", b"ago"]
-    ids = list(Filter(words)(iter([b"call me ishmael", b"some", b"years ago call"])))
+    ids = list(KnownWords(words)(iter([b"call me ishmael", b"some", b"years ago call"])))
     assert [piece.tolist() for piece in ids] == [[1], [0, 2, 1]]
     assert ids[0].dtype == np.int32
 
 
 def test_filter_of_more_words_than_a_sentence_has_makes_numbers_only():
-    (ids,) = Filter([b"a"])(iter([b"a " * 5000]))
+    (ids,) = KnownWords([b"a"])(iter([b"a " * 5000]))
     assert ids.tolist() == [0] * 5000
 
 
@@ -107,24 +111,24 @@ def test_reader_gives_the_text_pass_after_pass(tmp_path):
     sources = expand([str(path)], scratch)
     scratch.close()
     blocks = share_of_input(sources, 0, 1)
-    reader = Reader(blocks, 2, str(tmp_path / "scratch"))
+    reader = WordReader(blocks, 2, str(tmp_path / "scratch"))
     assert b"".join(reader(iter(()))) == TEXT * 2
 
 
 def test_filter_of_text_without_a_known_word_refuses_once_all_of_it_has_gone_by(tmp_path):
     (tmp_path / "text").write_bytes(TEXT)
-    reader = Reader(share_of_input([Source(str(tmp_path / "text"), len(TEXT))], 0, 1))
-    items = Filter([b"whale"], len(TEXT))(Tokenizer()(reader(iter(()))))
+    reader = WordReader(share_of_input([InputFile(str(tmp_path / "text"), len(TEXT))], 0, 1))
+    items = KnownWords([b"whale"], len(TEXT))(Tokenizer()(reader(iter(()))))
     with pytest.raises(DataError, match=r"'call me ishmael some.*another text"):
         next(items)
-    known = Filter([b"ishmael"], len(TEXT))(Tokenizer()(reader(iter(()))))
+    known = KnownWords([b"ishmael"], len(TEXT))(Tokenizer()(reader(iter(()))))
     assert [next(known).tolist() for _ in range(4)] == [[0]] * 4
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 7])
 @pytest.mark.parametrize("sizes", [[90], [40, 50], [10, 3 * PIECE_BYTES + 5, 77]])
 def test_share_of_input_covers_every_byte_once(count, sizes):
-    sources = [Source(f"/{n}", size) for n, size in enumerate(sizes)]
+    sources = [InputFile(f"/{n}", size) for n, size in enumerate(sizes)]
     blocks = [block for index in range(count) for block in share_of_input(sources, index, count)]
     for source in sources:
         edges = [(b.start, b.stop) for b in blocks if b.path == source.path]
@@ -135,22 +139,22 @@ def test_share_of_input_covers_every_byte_once(count, sizes):
 
 
 def test_share_of_input_with_a_file_each_gives_each_its_file():
-    sources = [Source("/small", 5), Source("/large", 500)]
+    sources = [InputFile("/small", 5), InputFile("/large", 500)]
     assert [b.path for b in share_of_input(sources, 0, 2)] == ["/small"]
     assert [b.path for b in share_of_input(sources, 1, 2)] == ["/large"]
 
 
 def test_share_of_input_with_more_pipelines_than_bytes_refuses():
     with pytest.raises(DataError, match="fewer pipelines"):
-        share_of_input([Source("/a", 2)], 0, 3)
+        share_of_input([InputFile("/a", 2)], 0, 3)
 
 
 def test_halves_read_by_two_readers_are_the_words_of_the_text(tmp_path):
     path = tmp_path / "text"
     path.write_bytes(TEXT)
-    sources = [Source(str(path), len(TEXT))]
+    sources = [InputFile(str(path), len(TEXT))]
     halves = [
-        b" ".join(Tokenizer()(Reader(share_of_input(sources, i, 2), 1)(iter(())))).split()
+        b" ".join(Tokenizer()(WordReader(share_of_input(sources, i, 2), 1)(iter(())))).split()
         for i in range(2)
     ]
     assert halves[0] + halves[1] == letters_only(TEXT).split()

@@ -17,7 +17,7 @@ from snailps.api.traits import Gathered
 from snailps.api.worker import Worker
 from snailps.errors import ClusterError, DataError, NotFinite, WaitTimeout
 from snailps.node.metric_samples import BlockTally
-from snailps.node.process import End
+from snailps.node.process import ProcessEnd
 from snailps.pieces import JoinedFile, Layout, Piece
 from snailps.transport import messages
 from snailps.transport.messages.terms import PassRange, Step
@@ -28,9 +28,9 @@ from snailps.worker.context import JobContext
 from snailps.worker.leases import Leases
 from snailps.worker.orders import Orders
 from snailps.worker.prefetch import BlockPrefetcher
-from snailps.worker.reports import Reports
+from snailps.worker.reports import JobReports
 from snailps.worker.resume_state import ResumeState
-from snailps.worker.training import Training
+from snailps.worker.training import TrainPass
 from tests.support.blocks import held_block
 
 
@@ -112,9 +112,9 @@ class Parts:
         self.client, self.master = Client(self.events), Master(self.events)
         calls = MasterCalls(self.master, threading.Event(), end=None)
         job = JobContext(model, self.client, calls, ResumeState(), self.orders, BlockTally(), 10.0)
-        reports = Reports(job)
+        reports = JobReports(job)
         self.leases = Prepared(job, reports)
-        self.training = Training(job, reports, self.leases)
+        self.training = TrainPass(job, reports, self.leases)
 
 
 @pytest.fixture
@@ -264,7 +264,7 @@ def inbox():
 
 
 def test_garbage_of_a_job_stays_where_the_process_ends(frozen, inbox):
-    end = End(0, "")
+    end = ProcessEnd(0, "")
     inbox.put(end)
     assert process.next_message(inbox) is end
     assert frozen()
@@ -272,7 +272,7 @@ def test_garbage_of_a_job_stays_where_the_process_ends(frozen, inbox):
 
 def test_much_garbage_of_a_job_is_collected_at_once(frozen, inbox, monkeypatch):
     monkeypatch.setattr(process, "COLLECT_BYTES", 0)
-    inbox.put(End(0, ""))
+    inbox.put(ProcessEnd(0, ""))
     process.next_message(inbox)
     assert not frozen()
 
@@ -289,7 +289,7 @@ def test_garbage_of_a_job_is_collected_while_nothing_comes(frozen, inbox):
     waiter = threading.Thread(target=lambda: found.append(process.next_message(inbox)))
     waiter.start()
     until(lambda: not frozen(), "the collection")
-    inbox.put(End(0, ""))
+    inbox.put(ProcessEnd(0, ""))
     waiter.join(LIMIT_S)
     assert len(found) == 1
 

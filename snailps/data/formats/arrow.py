@@ -21,7 +21,7 @@ _CODECS = {b"\x04\x22\x4d\x18": "lz4", b"\x28\xb5\x2f\xfd": "zstd"}
 """By the magic that a frame of the codec begins with."""
 
 
-class File(ArrowTable):
+class ArrowFile(ArrowTable):
     def _open(self) -> None:
         self._head = self._file.read(HEAD_BYTES)
         if self._head.startswith(b"FEA1"):
@@ -52,10 +52,10 @@ class File(ArrowTable):
         with open_content(self.path) as messages:
             messages.seek(_BEGIN_BYTES if self._is_file else 0)
             codec = codec_of_messages(messages)
-        return _Target(file, schema_with(self.schema, added), codec, is_file=self._is_file)
+        return _ArrowIpcTarget(file, schema_with(self.schema, added), codec, is_file=self._is_file)
 
 
-class _Target(ArrowTarget):
+class _ArrowIpcTarget(ArrowTarget):
     def __init__(self, file: IO[bytes], schema: Any, codec: str | None, *, is_file: bool) -> None:
         ipc = arrow_module().ipc
         options = ipc.IpcWriteOptions(compression=codec, emit_dictionary_deltas=True)

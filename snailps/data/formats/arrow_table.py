@@ -20,7 +20,7 @@ from typing import Any, BinaryIO, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from snailps.data.columns import Kind
+from snailps.data.columns import ColumnKind
 from snailps.data.elements import ARROW_CODES, ARROW_NUMBER, decoded, table_of
 from snailps.data.formats.table import RowBatch, TableFile, Target, table_errors
 from snailps.errors import DataError
@@ -77,18 +77,18 @@ class ArrowTable(TableFile):
             stack.pop_all()
         return copy
 
-    def _kinds(self, but: Sequence[str]) -> dict[str, Kind]:
+    def _kinds(self, but: Sequence[str]) -> dict[str, ColumnKind]:
         kinds, coded = {}, self._coded()
         for field in self.schema:
             if field.name in but:
                 continue
             type_name = _RUNS.sub(r"\1", str(field.type))
             if field.name in coded or ARROW_CODES.match(type_name):
-                kinds[field.name] = Kind.CATEGORICAL
+                kinds[field.name] = ColumnKind.CATEGORICAL
             elif ARROW_NUMBER.fullmatch(type_name):
-                kinds[field.name] = Kind.NUMERIC
+                kinds[field.name] = ColumnKind.NUMERIC
             elif _TEXT.fullmatch(type_name):
-                kinds[field.name] = Kind.CATEGORICAL
+                kinds[field.name] = ColumnKind.CATEGORICAL
             elif type_name != "null":
                 raise self.odd_type(field.name, type_name)
         return kinds

@@ -17,7 +17,7 @@ from typing import IO, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from snailps.data.columns import Kind
+from snailps.data.columns import ColumnKind
 from snailps.data.elements import NUMBERS, ListColumn, a_kind, is_missing
 from snailps.data.formats.lines import LineTarget
 from snailps.data.formats.table import CODEC, RowBatch, TableFile, Target
@@ -26,7 +26,7 @@ from snailps.files.file_kinds import BOM, READ_BYTES, whole_lines
 from snailps.files.host_cache import Make
 
 
-class _Rows(NamedTuple):
+class _LineObjects(NamedTuple):
     """Consecutive rows: line numbers, lines as they were read, and their objects."""
 
     numbers: Sequence[int]
@@ -34,7 +34,7 @@ class _Rows(NamedTuple):
     objects: list[dict[str, Any]]
 
 
-class _Names(Sequence[str]):
+class _GatheredNames(Sequence[str]):
     """The names of some objects, gathered only when all are asked for: most callers ask for one."""
 
     def __init__(self, objects: Sequence[dict[str, Any]]) -> None:
@@ -54,7 +54,7 @@ class _Names(Sequence[str]):
         return len(self._all)
 
 
-class File(TableFile):
+class JsonLinesFile(TableFile):
     is_complete = False
     is_stream = True
     row = "line"
@@ -63,7 +63,7 @@ class File(TableFile):
         self._bytes = 0  # read so far
         self._later = self._parsed()
         # Rows read for `_head`.  A pipe cannot be read again, so `rows` hands these out first.
-        self._ahead: list[_Rows] = []
+        self._ahead: list[_LineObjects] = []
 
     @cached_property
     def _head(self) -> list[dict[str, Any]]:
@@ -79,18 +79,20 @@ class File(TableFile):
         return objects[: self.head_rows]
 
     def _names(self) -> list[str]:
-        return list(_Names(self._head))
+        return list(_GatheredNames(self._head))
 
     @property
     def has_more(self) -> bool:
         return len(self._head) == self.head_rows or self._bytes >= self.head_bytes
 
-    def _kinds(self, but: Sequence[str]) -> dict[str, Kind]:
+    def _kinds(self, but: Sequence[str]) -> dict[str, ColumnKind]:
         return self._kinds_in(self._head, [name for name in self.own_names if name not in but])
 
-    def later_kinds(self, names: Sequence[str], bytes_max: int) -> tuple[dict[str, Kind], int]:
+    def later_kinds(
+        self, names: Sequence[str], bytes_max: int
+    ) -> tuple[dict[str, ColumnKind], int]:
         ahead = [row for rows in self._ahead for row in rows.objects]
-        kinds, begin = dict[str, Kind](), self._bytes
+        kinds, begin = dict[str, ColumnKind](), self._bytes
         later = chain([ahead[len(self._head) :]], (rows.objects for rows in self._later))
         while len(kinds) < len(names) and self._bytes - begin < bytes_max:
             if (objects := next(later, None)) is None:
@@ -98,7 +100,9 @@ class File(TableFile):
             kinds |= self._kinds_in(objects, [name for name in names if name not in kinds])
         return kinds, self._bytes - begin
 
-    def _kinds_in(self, objects: Sequence[dict[str, Any]], names: Sequence[str]) -> dict[str, Kind]:
+    def _kinds_in(
+        self, objects: Sequence[dict[str, Any]], names: Sequence[str]
+    ) -> dict[str, ColumnKind]:
         kinds = {
             name: _kind_of_values(
                 [row.get(name) for row in objects], f"{self.path}: column {name!r}"
@@ -116,9 +120,9 @@ class File(TableFile):
             if self.known is not None:
                 self._refuse_others(rows, first, self.known)
             first += len(rows.objects)
-            yield self._batch(rows, _Names(rows.objects) if names is None else names)
+            yield self._batch(rows, _GatheredNames(rows.objects) if names is None else names)
 
-    def _batch(self, rows: _Rows, names: Sequence[str]) -> RowBatch:
+    def _batch(self, rows: _LineObjects, names: Sequence[str]) -> RowBatch:
         objects = rows.objects
         return RowBatch(
             names,
@@ -129,7 +133,7 @@ class File(TableFile):
             rows,
         )
 
-    def _refuse_others(self, rows: _Rows, first: int, known: AbstractSet[str]) -> None:
+    def _refuse_others(self, rows: _LineObjects, first: int, known: AbstractSet[str]) -> None:
         for number, row in enumerate(rows.objects, first):
             if not row.keys() <= known:
                 other = min(row.keys() - known)
@@ -139,7 +143,7 @@ class File(TableFile):
                     f"{other}:numeric, {other}:categorical or {other}:ignore"
                 )
 
-    def _parsed(self) -> Iterator[_Rows]:
+    def _parsed(self) -> Iterator[_LineObjects]:
         """Batches of rows, none of them empty."""
         first = 1
         for data in whole_lines(self._file, self.path, min(READ_BYTES, self.batch_bytes)):
@@ -152,7 +156,7 @@ class File(TableFile):
                     yield rows
             first += len(lines)
 
-    def _rows_of(self, lines: list[bytes], first: int) -> _Rows:
+    def _rows_of(self, lines: list[bytes], first: int) -> _LineObjects:
         path, numbers = self.path, range(first, first + len(lines))
         pairs = list(zip(lines, numbers, strict=True))
         if any(map(bytes.isspace, lines)) or lines[0].strip() == BOM:
@@ -161,14 +165,14 @@ class File(TableFile):
                     {} if _is_blank(line) else object_of(line, path, number)
                     for line, number in pairs
                 ]
-                return _Rows(numbers, lines, objects)
+                return _LineObjects(numbers, lines, objects)
             pairs = [(line, number) for line, number in pairs if not _is_blank(line)]
         if self.skips_bad:
             return self._good_rows(pairs)
         objects = [object_of(line, path, number) for line, number in pairs]
-        return _Rows([number for _, number in pairs], [line for line, _ in pairs], objects)
+        return _LineObjects([number for _, number in pairs], [line for line, _ in pairs], objects)
 
-    def _good_rows(self, pairs: Sequence[tuple[bytes, int]]) -> _Rows:
+    def _good_rows(self, pairs: Sequence[tuple[bytes, int]]) -> _LineObjects:
         """The rows of the lines that have objects; the others are counted."""
         good: list[tuple[int, bytes, dict[str, Any]]] = []
         for line, number in pairs:
@@ -178,7 +182,7 @@ class File(TableFile):
                 self.bad_lines += 1
                 self.first_bad = self.first_bad or str(error)
         numbers, lines, objects = ([row[part] for row in good] for part in range(3))
-        return _Rows(numbers, lines, objects)  # type: ignore[arg-type]
+        return _LineObjects(numbers, lines, objects)  # type: ignore[arg-type]
 
     def selected(
         self, batch: RowBatch, rows: NDArray[np.int64], added: Mapping[str, NDArray[Any]]
@@ -226,21 +230,21 @@ def object_of(line: bytes, path: str, number: int) -> dict[str, Any]:
     return row
 
 
-def _kind_of_values(values: Sequence[Any], where: str) -> Kind | None:
+def _kind_of_values(values: Sequence[Any], where: str) -> ColumnKind | None:
     """Kind of a column with these values; None: all are missing.
 
     DataError: a list or dict, or texts beside numbers.
     """
     present = [value for value in values if not is_missing(value)]
     if all(isinstance(value, NUMBERS) for value in present):
-        return Kind.NUMERIC if present else None
+        return ColumnKind.NUMERIC if present else None
     odd = next((value for value in present if not isinstance(value, (str, *NUMBERS))), None)
     if odd is not None:
         raise DataError(
             f"{where} has {a_kind(odd)}: expected numbers or texts. Declare it as ignore in columns"
         )
     if all(isinstance(value, str) for value in present):
-        return Kind.CATEGORICAL
+        return ColumnKind.CATEGORICAL
     raise DataError(
         f"{where} has both numbers and texts: declare it in columns, as categorical or ignore"
     )

@@ -12,7 +12,7 @@ from snailps.errors import DataError
 from snailps.files.extras import optional_module
 
 
-class File(ArrowTable):
+class OrcFile(ArrowTable):
     has_parts = True
 
     def _open(self) -> None:
@@ -52,10 +52,10 @@ class File(ArrowTable):
 
     def target(self, file: IO[bytes], added: Mapping[str, type], column: str) -> Target:
         schema, codec = schema_with(self.schema, added), self._orc.compression.lower()
-        return _Target(schema, self._module().ORCWriter(file, compression=codec))
+        return _OrcTarget(schema, self._module().ORCWriter(file, compression=codec))
 
 
-class _Target(ArrowTarget):
+class _OrcTarget(ArrowTarget):
     _has_schema = False
 
     def _write_table(self, table: Any) -> None:

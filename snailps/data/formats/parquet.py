@@ -37,7 +37,7 @@ DICTIONARY_BYTES = 1 << 16
 """A dictionary up to this size is kept whole: it costs little beside a batch's 4 MB."""
 
 
-class File(ArrowTable):
+class ParquetFile(ArrowTable):
     has_parts = True
 
     def _open(self) -> None:

@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 
 from snailps.data._examples import Examples, first_row, rows_end
-from snailps.data.columns import NUMBER, Column, Kind, kind_of_cells, kinds_of_cells
+from snailps.data.columns import NUMBER, ColumnKind, DeclaredColumn, kind_of_cells, kinds_of_cells
 from snailps.data.elements import table_of_lists
 from snailps.data.examples import ExampleReader
-from snailps.data.feature_rows import Piece
+from snailps.data.feature_rows import ExampleRows
 from snailps.data.formats.table import CODEC, RowBatch, TableFile, table_errors
 from snailps.data.packed_words import PackedWords
 from snailps.errors import DataError, shown_bytes
@@ -41,7 +41,7 @@ from snailps.files.unpacking import is_url, open_content
 log = logging.getLogger(__name__)
 
 
-class File(TableFile):
+class SeparatedFile(TableFile):
     """CSV or TSV whose first line names the columns; empty cells are missing values.
 
     A column without a name, such as the index that pandas writes, is called ``unnamed_1``, ... by
@@ -88,10 +88,10 @@ class File(TableFile):
     def _names(self) -> list[str]:
         return self._header
 
-    def _kinds(self, but: Sequence[str]) -> dict[str, Kind]:
+    def _kinds(self, but: Sequence[str]) -> dict[str, ColumnKind]:
         """By the cells of the first rows: a column is numeric if all its present cells are."""
         names = [name for name in self.names if name not in but]
-        kinds_in = {name: set[Kind]() for name in names}
+        kinds_in = {name: set[ColumnKind]() for name in names}
         rows_left = self.head_rows
         for columns, rows, _ in self._cells_of(names):
             for name, cells in zip(names, columns, strict=True):
@@ -100,11 +100,13 @@ class File(TableFile):
             if rows_left <= 0:
                 break
         by_name = {name: kind_of_cells(kinds) for name, kinds in kinds_in.items() if kinds}
-        return by_name | {name: Kind.IGNORE for name in names if name in self._unnamed}
+        return by_name | {name: ColumnKind.IGNORE for name in names if name in self._unnamed}
 
-    def later_kinds(self, names: Sequence[str], bytes_max: int) -> tuple[dict[str, Kind], int]:
+    def later_kinds(
+        self, names: Sequence[str], bytes_max: int
+    ) -> tuple[dict[str, ColumnKind], int]:
         wanted, size = [name for name in self.own_names if name in names], 0
-        by_name = dict[str, Kind]()
+        by_name = dict[str, ColumnKind]()
         for columns, _, read in self._cells_of(wanted) if wanted else ():
             size += read
             for name, cells in zip(wanted, columns, strict=True):
@@ -117,7 +119,7 @@ class File(TableFile):
     def _cells_of(self, names: Sequence[str]) -> Iterator[tuple[Sequence[PackedWords], int, int]]:
         """Cells of these columns in the order of the file, the number of rows, and their bytes."""
         # Malformed rows are skipped here, and reported when they are trained on.
-        reader = self._reader([Column(name, Kind.TEXT) for name in names], "skip")
+        reader = self._reader([DeclaredColumn(name, ColumnKind.TEXT) for name in names], "skip")
         for data, offset in self._rows:
             examples = self._parsed(reader, data, offset)
             yield examples.cells, len(examples.labels), len(data)
@@ -127,7 +129,9 @@ class File(TableFile):
     ) -> Iterator[RowBatch]:
         chosen = [name for name in self.own_names if names is None or name in names]
         first = 1
-        for examples in self._read(self._reader([Column(name, Kind.TEXT) for name in chosen])):
+        for examples in self._read(
+            self._reader([DeclaredColumn(name, ColumnKind.TEXT) for name in chosen])
+        ):
             cells = ([text or None for text in _texts(column)] for column in examples.cells)
             table = table_of_lists(dict(zip(chosen, cells, strict=True)), self.path)
             numbers = range(first, first + table.rows)
@@ -135,9 +139,9 @@ class File(TableFile):
             first += table.rows
 
     def _pieces(
-        self, columns: Sequence[Column], label: str, on_bad_line: str
-    ) -> Iterator[tuple[Piece, Any]]:
-        texts = [Column(label, Kind.TEXT)] if label else []
+        self, columns: Sequence[DeclaredColumn], label: str, on_bad_line: str
+    ) -> Iterator[tuple[ExampleRows, Any]]:
+        texts = [DeclaredColumn(label, ColumnKind.TEXT)] if label else []
         reader, skipped = self._reader([*columns, *texts], on_bad_line), 0
         features = [column.name for column in columns if column.is_feature]
         places = {name: place for place, name in enumerate(features)}
@@ -146,7 +150,9 @@ class File(TableFile):
         for read in self._read(reader):
             skipped += read.bad
             labels = read.labels if len(features) < len(columns) else None
-            piece = Piece(read.ptr, read.keys, read.values, fields[read.fields], labels=labels)
+            piece = ExampleRows(
+                read.ptr, read.keys, read.values, fields[read.fields], labels=labels
+            )
             cells = _texts(read.cells[0]) if label else []
             if on_bad_line == "skip" and "" in cells:
                 skipped += cells.count("")
@@ -156,12 +162,15 @@ class File(TableFile):
             first = reader.first_bad or f"they have no {label}"
             log.warning("%s: %d malformed lines were left out: %s", self.path, skipped, first)
 
-    def _reader(self, columns: Sequence[Column], on_bad_line: str = "") -> ExampleReader:
+    def _reader(self, columns: Sequence[DeclaredColumn], on_bad_line: str = "") -> ExampleReader:
         """A reader of these columns, in the order of the file; it ignores the others."""
         by_name = {column.name: column for column in columns}
         return ExampleReader(
             self._format,
-            columns=[by_name.get(name, Column(name, Kind.IGNORE)) for name in self.own_names],
+            columns=[
+                by_name.get(name, DeclaredColumn(name, ColumnKind.IGNORE))
+                for name in self.own_names
+            ],
             on_bad_line=on_bad_line or "stop",
             needs_labels=False,
             may_skip=bool(on_bad_line),
@@ -215,7 +224,7 @@ def first_cells(path: str) -> list[str] | None:
     return [cell.decode(*CODEC).strip() for cell in first_row(line, *CELLS[format])[0]]
 
 
-def _filled(piece: Piece, cells: Sequence[str]) -> Piece:
+def _filled(piece: ExampleRows, cells: Sequence[str]) -> ExampleRows:
     """The rows of a piece whose cell is not empty."""
     assert piece.ptr is not None
     assert piece.keys is not None
@@ -225,7 +234,7 @@ def _filled(piece: Piece, cells: Sequence[str]) -> Piece:
     ptr = np.concatenate([[0], sizes[is_filled]]).cumsum()
     of_rows = np.repeat(is_filled, sizes)
     numbers = piece.labels if piece.labels is None else piece.labels[is_filled]
-    return Piece(
+    return ExampleRows(
         ptr, piece.keys[of_rows], piece.values[of_rows], piece.fields[of_rows], labels=numbers
     )
 

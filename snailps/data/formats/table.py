@@ -25,7 +25,7 @@ from typing import IO, TYPE_CHECKING, Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from snailps.data.columns import MISSING, TRUTH, Column, Kind, as_float, is_number
+from snailps.data.columns import MISSING, TRUTH, ColumnKind, DeclaredColumn, as_float, is_number
 from snailps.data.elements import DataTable, table_of_lists
 from snailps.dataclass import dataclass, replace
 from snailps.errors import ConfigError, DataError
@@ -36,15 +36,15 @@ from snailps.files.partitions import columns_of_folders
 from snailps.files.unpacking import is_url, open_content, read_errors
 
 if TYPE_CHECKING:
-    from snailps.data.feature_rows import Piece, Rule
+    from snailps.data.feature_rows import ExampleRows, Rule
 
 T = TypeVar("T", bound="TableFile")
 CODEC = ("utf-8", "surrogateescape")
 _LISTED_TYPES = {
-    "string": Kind.CATEGORICAL,
+    "string": ColumnKind.CATEGORICAL,
     **dict.fromkeys(
         ("byte", "short", "int", "integer", "long", "float", "double", "decimal", "boolean"),
-        Kind.NUMERIC,
+        ColumnKind.NUMERIC,
     ),
 }
 """Kinds of columns by their types in the lists of Delta and Iceberg."""
@@ -175,7 +175,7 @@ class TableFile(ABC):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def kinds(self, but: Sequence[str]) -> dict[str, Kind]:
+    def kinds(self, but: Sequence[str]) -> dict[str, ColumnKind]:
         """Kind of each column that has a type, or a value in the first rows; without `but`.
 
         DataError: a column holds neither numbers nor texts.  Columns in the names of folders are
@@ -198,7 +198,7 @@ class TableFile(ABC):
         )
 
     @abstractmethod
-    def _kinds(self, but: Sequence[str]) -> dict[str, Kind]:
+    def _kinds(self, but: Sequence[str]) -> dict[str, ColumnKind]:
         """`kinds` of the columns stored in the file."""
 
     def has_numbers(self, name: str) -> bool:
@@ -210,7 +210,9 @@ class TableFile(ABC):
         """Whether later rows may have names that the first ones lack."""
         return False
 
-    def later_kinds(self, names: Sequence[str], bytes_max: int) -> tuple[dict[str, Kind], int]:
+    def later_kinds(
+        self, names: Sequence[str], bytes_max: int
+    ) -> tuple[dict[str, ColumnKind], int]:
         """Kinds of columns that had no value in the first rows; and the bytes read.
 
         Reads on, about `bytes_max` at most.  The first batch with a value of a column decides its
@@ -271,8 +273,8 @@ class TableFile(ABC):
     # --- examples --------------------------------------------------------------------------------
 
     def pieces(
-        self, columns: Sequence[Column], label: str = "", on_bad_line: str = ""
-    ) -> Iterator[tuple[Piece, Any]]:
+        self, columns: Sequence[DeclaredColumn], label: str = "", on_bad_line: str = ""
+    ) -> Iterator[tuple[ExampleRows, Any]]:
         """Examples of all rows, piece by piece, and the cells of column `label`; call it once.
 
         Cells are as the table has them.  A declared column of kind label that the table lacks is
@@ -301,7 +303,7 @@ class TableFile(ABC):
                 [text] * piece.rows if label in self.folders else labels,
             )
 
-    def _of_folders(self, columns: Sequence[Column]) -> Piece:
+    def _of_folders(self, columns: Sequence[DeclaredColumn]) -> ExampleRows:
         """The entries that columns in the names of folders add to each row, as a piece of one row.
 
         A value that reads as a number is one, as a cell of CSV is.
@@ -309,7 +311,7 @@ class TableFile(ABC):
         cells: dict[str, list[Any]] = {}
         for column in columns:
             cell = cells.setdefault(column.name, [self.folders[column.name]])
-            is_text = column.kind in (Kind.CATEGORICAL, Kind.HASHED)
+            is_text = column.kind in (ColumnKind.CATEGORICAL, ColumnKind.HASHED)
             if not is_text and cell[0] in MISSING:
                 cell[0] = None
             elif not is_text and cell[0] is not None and is_number(cell[0]):
@@ -318,11 +320,11 @@ class TableFile(ABC):
         return _rule(columns, self.path).piece(table, 0, 1, 1)
 
     def _pieces(
-        self, columns: Sequence[Column], label: str, on_bad_line: str
-    ) -> Iterator[tuple[Piece, Any]]:
+        self, columns: Sequence[DeclaredColumn], label: str, on_bad_line: str
+    ) -> Iterator[tuple[ExampleRows, Any]]:
         """`pieces` of the columns stored in the file."""
         rule, first = _rule(columns, self.path), 1
-        names = [column.name for column in columns if column.kind is Kind.LABEL]
+        names = [column.name for column in columns if column.kind is ColumnKind.LABEL]
         names = [name for name in (*names, label) if name in self.names]
         for batch in self.batches([*(column.name for column in rule.features), *names]):
             labels: Any = []
@@ -334,7 +336,7 @@ class TableFile(ABC):
             first += batch.rows
 
 
-def _rule(columns: Sequence[Column], path: str) -> Rule:
+def _rule(columns: Sequence[DeclaredColumn], path: str) -> Rule:
     """The rule that makes examples; imported here, since labelling of texts starts without it."""
     from snailps.data.feature_rows import Rule
 
@@ -343,8 +345,11 @@ def _rule(columns: Sequence[Column], path: str) -> Rule:
 
 def class_of(format: str | None) -> type[TableFile]:
     """The class that reads a format; None: text."""
-    name = "text" if format is None else FORMATS[format].module
-    file_class: type[TableFile] = importlib.import_module(f"snailps.data.formats.{name}").File
+    reader = "text.TextFile" if format is None else FORMATS[format].reader
+    module, _, name = reader.partition(".")
+    file_class: type[TableFile] = getattr(
+        importlib.import_module(f"snailps.data.formats.{module}"), name
+    )
     return file_class
 
 
@@ -405,8 +410,11 @@ def batch_with(batch: DataTable, columns: Mapping[str, str | None]) -> DataTable
 
 
 def piece_with(
-    piece: Piece, entries: Piece, fields: NDArray[np.int32], of_entries: NDArray[np.int32]
-) -> Piece:
+    piece: ExampleRows,
+    entries: ExampleRows,
+    fields: NDArray[np.int32],
+    of_entries: NDArray[np.int32],
+) -> ExampleRows:
     """A piece with the entries of another, of one row, added to each of its rows.
 
     `fields`, `of_entries`: by field in each piece, the field in the result.

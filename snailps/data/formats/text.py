@@ -9,22 +9,22 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from snailps.data.columns import Kind
+from snailps.data.columns import ColumnKind
 from snailps.data.elements import ListColumn
 from snailps.data.formats.lines import LineTarget
 from snailps.data.formats.table import RowBatch, TableFile, Target
 from snailps.files.file_kinds import whole_lines
 
 
-class File(TableFile):
+class TextFile(TableFile):
     row = "line"
     is_stream = True
 
     def _names(self) -> list[str]:
         return [""]
 
-    def _kinds(self, but: Sequence[str]) -> dict[str, Kind]:
-        return {"": Kind.CATEGORICAL}
+    def _kinds(self, but: Sequence[str]) -> dict[str, ColumnKind]:
+        return {"": ColumnKind.CATEGORICAL}
 
     def lines(self) -> Iterator[bytes]:
         """Whole lines, about a MiB at a time."""

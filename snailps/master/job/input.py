@@ -25,7 +25,7 @@ from snailps.config.quoting import split_list
 from snailps.dataclass import replace
 from snailps.errors import ConfigError
 from snailps.files.atomic import human_bytes
-from snailps.files.blocks import HEAD, Source, Unit, cut, expand, read_head
+from snailps.files.blocks import HEAD, InputFile, Unit, cut, expand, read_head
 from snailps.files.driver_files import PREFIX, is_driver_file
 from snailps.files.input_files import InputFiles
 from snailps.files.joined import Joined, join, read_text, texts_of
@@ -50,7 +50,7 @@ class JobInput:
             settings.scratch_bytes,
             tables=self._trait.reading(settings),
         )
-        self._sources: list[Source] = []
+        self._sources: list[InputFile] = []
         self._outward: dict[str, str] = {}  # by path, its name in files that others read
         self._joined: dict[str, Joined] | None = None
         # seed by which blocks are drawn, each spread over its file or files; None: in file order

@@ -35,7 +35,7 @@ from snailps.models.tested_texts import texts_of, warn_of_trained
 from snailps.models.text_model import BUCKET_KEY, key_ranges
 from snailps.vectors.calibrating import calibrate_on
 from snailps.vectors.label_metrics import ACCURACY, F1, LOSS, MACRO_F1, Metric
-from snailps.vectors.label_scores import Sums, labelled, scores_of
+from snailps.vectors.label_scores import LabelScoreSums, labelled, scores_of
 from snailps.vectors.labelled_lines import LabelledLines
 from snailps.vectors.labelling import ONE_LABEL, labelling_of
 from snailps.vectors.words import to_text
@@ -300,7 +300,7 @@ def figures_of(
     DataError
         No line has both a label and a word that the training text has, or all of them weigh 0.
     """
-    sums, loss, terms = Sums(len(labels)), 0.0, 0.0
+    sums, loss, terms = LabelScoreSums(len(labels)), 0.0, 0.0
     metric, meter = Metric.of(settings.stop_by or F1), None
     if metric.level:
         parts = list(parts)

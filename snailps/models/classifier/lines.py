@@ -33,7 +33,7 @@ EVEN = 1e-5
 """Weights that differ by less are equal: thirds of labels add up to 1 in float32 only about."""
 
 
-class Steps(NamedTuple):
+class LineSteps(NamedTuple):
     """How lines are trained: rates are of the first and after the last line.
 
     Input rows move `lead` times as far as their gradients say.
@@ -138,7 +138,7 @@ def begin(
     lines: Lines,
     outputs: Outputs,
     span: tuple[int, int],
-    steps: Steps,
+    steps: LineSteps,
 ) -> list[Future[tuple[float, float]]]:
     """Train the lines ``span[0]`` to ``span[1] - 1``; a future has the sums of losses and weights.
 

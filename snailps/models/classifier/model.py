@@ -41,7 +41,7 @@ from snailps.models.block_trainer import Prepared, Rates, Span, Sums
 from snailps.models.classifier import held_out, warm_start
 from snailps.models.classifier.curvature import Curvature
 from snailps.models.classifier.held_out import split_of
-from snailps.models.classifier.lines import Steps, begin, stepped
+from snailps.models.classifier.lines import LineSteps, begin, stepped
 from snailps.models.classifier.outputs import Outputs, output_rows
 from snailps.models.classifier.passes import (
     STEPS,
@@ -151,7 +151,7 @@ class _Seen(NamedTuple):
     used: Ints
 
 
-class _Examples(NamedTuple):
+class _BlockLines(NamedTuple):
     """Lines of a block and their output rows, by places of rows."""
 
     lines: Lines
@@ -415,7 +415,7 @@ class Classifier(TextModel, Adopted, Reported):
             self._seen.keep(block, _Seen(lines, used), size, of_input.numbering)
         outputs = outputs.at(of_labels.places)
         lines = self._ordered(lines._replace(labels=outputs.labels), block.seed)
-        examples = _Examples(lines, outputs)
+        examples = _BlockLines(lines, outputs)
         return Prepared(examples, len(lines.label_ptr) - 1, metrics, asked)
 
     def _ordered(self, lines: Lines, seed: int) -> Lines:
@@ -430,7 +430,7 @@ class Classifier(TextModel, Adopted, Reported):
         super().finish()
 
     def step(
-        self, batch: _Examples, rows: Sequence[Trained], span: Span, rates: Rates, seed: int
+        self, batch: _BlockLines, rows: Sequence[Trained], span: Span, rates: Rates, seed: int
     ) -> Sums:
         (inputs,), (outputs,) = rows
         exchanges = self.rows[0].exchanges
@@ -447,7 +447,7 @@ class Classifier(TextModel, Adopted, Reported):
             self._set_steps(outputs, rates[1])
         return sums
 
-    def count_steps(self, batch: _Examples, rows: Sequence[Trained], rate: float) -> None:
+    def count_steps(self, batch: _BlockLines, rows: Sequence[Trained], rate: float) -> None:
         """Measure the loss's curvature, and count steps on rows, in a block's first lines."""
         of_input, of_output = self.rows
         (inputs,), (outputs,) = rows
@@ -474,7 +474,7 @@ class Classifier(TextModel, Adopted, Reported):
             of_output.saw(needed.rows, sampled, share, every)
 
     def scales(
-        self, batch: _Examples, rows: Sequence[Trained], rate: float
+        self, batch: _BlockLines, rows: Sequence[Trained], rate: float
     ) -> Sequence[Scale | None]:
         """Scale the deltas of word rows; deltas of label rows add up as they are."""
 
@@ -502,7 +502,7 @@ class Classifier(TextModel, Adopted, Reported):
 
     def _train_lines(
         self,
-        examples: _Examples,
+        examples: _BlockLines,
         inputs: Floats,
         outputs: Floats,
         span: Span,
@@ -510,7 +510,7 @@ class Classifier(TextModel, Adopted, Reported):
         seed: int,
     ) -> Sums:
         s = self.settings
-        steps = Steps(s.dim, s.loss, s.negatives, rates, seed, self._lead)
+        steps = LineSteps(s.dim, s.loss, s.negatives, rates, seed, self._lead)
         tasks = begin(
             self.sgd.start,
             self.threads,

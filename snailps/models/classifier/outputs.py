@@ -50,7 +50,7 @@ class Outputs(NamedTuple):
         return self._replace(rows=places, paths=paths, checked=paths.checked(places.max() + 1))
 
 
-class OutputRows:
+class LabelRows:
     """Rows of all labels, on each of which each line steps."""
 
     def __init__(self, counts: NDArray[np.int64]) -> None:
@@ -66,7 +66,7 @@ class OutputRows:
         return None
 
 
-class SampledRows(OutputRows):
+class SampledLabelRows(LabelRows):
     """Rows of the lines' labels and of labels drawn by their counts (`ns`)."""
 
     def __init__(self, counts: NDArray[np.int64], negatives: int) -> None:
@@ -92,7 +92,7 @@ class SampledRows(OutputRows):
         return np.concatenate((lines.labels[: lines.label_ptr[first]], noise))
 
 
-class TreeRows(OutputRows):
+class LabelTreeRows(LabelRows):
     """Rows of the inner nodes on the paths to the lines' labels (`hs`)."""
 
     def __init__(self, counts: NDArray[np.int64]) -> None:
@@ -111,8 +111,8 @@ class TreeRows(OutputRows):
         return outputs.paths.rows_of(lines.labels[: lines.label_ptr[first]])
 
 
-def output_rows(loss: str, counts: NDArray[np.int64], negatives: int) -> OutputRows:
+def output_rows(loss: str, counts: NDArray[np.int64], negatives: int) -> LabelRows:
     """The rows that a loss trains; `counts` are of labels."""
     if loss == "ns":
-        return SampledRows(counts, negatives)
-    return TreeRows(counts) if loss == "hs" else OutputRows(counts)
+        return SampledLabelRows(counts, negatives)
+    return LabelTreeRows(counts) if loss == "hs" else LabelRows(counts)

@@ -25,7 +25,7 @@ from snailps.errors import DataError
 from snailps.models.classifier.held_out import lines_between
 from snailps.models.classifier.lines import (
     Floats,
-    Steps,
+    LineSteps,
     begin,
     in_order,
     joined,
@@ -105,7 +105,9 @@ def retrained(model: BinModel, training: Retraining) -> BinModel:
                 needed = of_loss.of(of_span, seed)
                 outputs = needed.at(needed.rows)
                 of_span = of_span._replace(labels=outputs.labels)
-                steps = Steps(header.dim, header.loss, header.negatives, (rates[0], rates[1]), seed)
+                steps = LineSteps(
+                    header.dim, header.loss, header.negatives, (rates[0], rates[1]), seed
+                )
                 all_lines = 0, len(of_span.label_ptr) - 1
                 tasks = begin(pool.submit, threads, rows, of_span, outputs, all_lines, steps)
                 trained += sum(task.result()[1] for task in tasks)

@@ -35,7 +35,15 @@ from snailps.models.classifier.held_out import (
     reading_of,
     split_of,
 )
-from snailps.models.classifier.lines import Floats, Steps, begin, in_order, joined, spans, stepped
+from snailps.models.classifier.lines import (
+    Floats,
+    LineSteps,
+    begin,
+    in_order,
+    joined,
+    spans,
+    stepped,
+)
 from snailps.models.classifier.model import Classifier, part_of, unpack_summary
 from snailps.models.classifier.outputs import Ints, Outputs, output_rows
 from snailps.models.classifier.settings import ClassifierSettings
@@ -67,7 +75,7 @@ class Diverged(Exception):
     """The loss of the training is beyond what a job goes on with."""
 
 
-class Examples(NamedTuple):
+class TrialLines(NamedTuple):
     """Lines of both texts; their features are places in `keys`, of rows of the table "input"."""
 
     settings: ClassifierSettings
@@ -92,7 +100,7 @@ def trained_texts(settings: ClassifierSettings) -> Iterator[bytes]:
         yield text if split is None else split.trained(text)
 
 
-class Text:
+class TrialText:
     """A labelled text and a held-out one, in memory.
 
     Parameters
@@ -142,12 +150,12 @@ class Text:
         """Lines of the training text."""
         return sum(piece.count(b"\n") for piece in self._train)
 
-    def examples(self, settings: ClassifierSettings) -> Examples:
+    def examples(self, settings: ClassifierSettings) -> TrialLines:
         """Read the lines with the features of `settings`, unless they are kept from before."""
         with self._lock:  # trials that share features wait for the first of them
             return self._read(*(getattr(settings, name) for name in READ))
 
-    def _read_once(self, *values: Any) -> Examples:
+    def _read_once(self, *values: Any) -> TrialLines:
         s = replace(self._settings, **dict(zip(READ, values, strict=True)), output="")
         surveyor = Classifier.surveyor(s)
         surveyor.add(self._counts)
@@ -166,7 +174,7 @@ class Text:
         used, of_train, of_held_out = WordNumbers(reader.space).number(
             train.features, held_out.features
         )
-        return Examples(
+        return TrialLines(
             s,
             train._replace(features=of_train),
             held_out._replace(features=of_held_out),
@@ -177,8 +185,8 @@ class Text:
 
 
 def trained(
-    examples: Examples, s: ClassifierSettings, epochs: float, pool: Executor, stop: threading.Event,
-    share: float = 1.0,
+    examples: TrialLines, s: ClassifierSettings, epochs: float, pool: Executor,
+    stop: threading.Event, share: float = 1.0,
 ) -> tuple[Floats, Floats]:  # fmt: skip
     """Train rows from their first values by one thread of `pool`; the rate falls to 0.
 
@@ -213,7 +221,7 @@ def trained(
     number = len(train.label_ptr) - 1
     total, done = epochs * number, 0
 
-    def mean_loss(lines: Lines, part: Outputs, span: tuple[int, int], steps: Steps) -> float:
+    def mean_loss(lines: Lines, part: Outputs, span: tuple[int, int], steps: LineSteps) -> float:
         tasks = begin(pool.submit, 1, (inputs, outputs), lines, part, span, steps)
         loss, weight = np.sum([task.result() for task in tasks], axis=0)
         return float(loss / weight) if weight else 0.0
@@ -231,7 +239,7 @@ def trained(
             if stop.is_set():
                 raise Stopped
             rates = [s.lr * max(0.0, 1 - (done + at) / total) for at in (start, end)]
-            steps = Steps(s.dim, s.loss, s.negatives, (rates[0], rates[1]), seed)
+            steps = LineSteps(s.dim, s.loss, s.negatives, (rates[0], rates[1]), seed)
             if not most:  # a job ends far above the loss of its first block (`loss_watch`)
                 span = 0, min(end, LINES_UNTRAINED)
                 untrained = mean_loss(lines, part, span, steps._replace(rates=(0.0, 0.0)))
@@ -244,7 +252,7 @@ def trained(
     return inputs, outputs
 
 
-def as_model(examples: Examples, s: ClassifierSettings, rows: tuple[Floats, Floats]) -> BinModel:
+def as_model(examples: TrialLines, s: ClassifierSettings, rows: tuple[Floats, Floats]) -> BinModel:
     """Make a model of trained rows; n-grams that neither text has are left out of it."""
     inputs, outputs = (matrix[:, : s.dim] for matrix in rows)
     words, read = examples.words, examples.settings
@@ -285,7 +293,7 @@ def as_model(examples: Examples, s: ClassifierSettings, rows: tuple[Floats, Floa
 
 
 def predicted(
-    rows: tuple[Floats, Floats], s: ClassifierSettings, examples: Examples, k: int
+    rows: tuple[Floats, Floats], s: ClassifierSettings, examples: TrialLines, k: int
 ) -> Iterator[tuple[Lines, tuple[Ints, Floats]]]:
     """Yield held-out lines with numbers and probabilities of their `k` best labels (-1: all)."""
     (inputs, outputs), lines = rows, examples.held_out

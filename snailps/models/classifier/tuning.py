@@ -29,9 +29,9 @@ from snailps.models.classifier.search import TUNED, VISITS, Judged, Search, Tria
 from snailps.models.classifier.settings import ClassifierSettings
 from snailps.models.classifier.trials import (
     Diverged,
-    Examples,
     Stopped,
-    Text,
+    TrialLines,
+    TrialText,
     as_model,
     predicted,
     trained,
@@ -143,7 +143,7 @@ class Tuning:
 
 
 @dataclass(slots=True)
-class Progress:
+class SearchProgress:
     """Where a search is; `Tuner` changes it, any thread may read it."""
 
     began: float = field(default_factory=time.monotonic)
@@ -245,7 +245,7 @@ class Tuner:
         self._costs: dict[tuple[int, int, int], int] = {}
         self._paid: list[tuple[float, float]] = []
         self._checked: dict[ClassifierSettings, bool] = {}
-        self.progress = Progress()
+        self.progress = SearchProgress()
 
     def interrupt(self) -> None:
         """End the search soon; the best trial so far counts."""
@@ -267,7 +267,7 @@ class Tuner:
         began = self.progress.began = time.monotonic()
         texts = trained_texts(self._base), held_out_texts(self._base)
         train, held_out = map(sampled, texts)
-        text = Text(self._base, train, held_out, self._threads)
+        text = TrialText(self._base, train, held_out, self._threads)
         search = Search(self._base, self._fixed, text.lines, self._threads)
         with (
             ThreadPoolExecutor(self._threads, "snailps-trial") as trials,
@@ -303,7 +303,7 @@ class Tuner:
         )
 
     def _best(
-        self, text: Text, pool: ThreadPoolExecutor
+        self, text: TrialText, pool: ThreadPoolExecutor
     ) -> tuple[Judged | None, ClassifierSettings | None]:
         """Return the best trial whose settings do not diverge when they are trained as a whole.
 
@@ -325,7 +325,7 @@ class Tuner:
                 return judged, s
         return None, None
 
-    def _goes_well(self, s: ClassifierSettings, text: Text, pool: ThreadPoolExecutor) -> bool:
+    def _goes_well(self, s: ClassifierSettings, text: TrialText, pool: ThreadPoolExecutor) -> bool:
         """Whether the beginning of a whole training does not diverge: a short trial has high rates
         for a shorter time."""
         if s not in self._checked:
@@ -391,7 +391,7 @@ class Tuner:
             self.progress.best = best.score
             self.progress.final_s = self._seconds_of(Trial(0, s, s.epochs))
 
-    def _one(self, trial: Trial, text: Text, pool: ThreadPoolExecutor) -> TrialReport:
+    def _one(self, trial: Trial, text: TrialText, pool: ThreadPoolExecutor) -> TrialReport:
         began = time.monotonic()
         score: float | None = None
         try:
@@ -405,7 +405,7 @@ class Tuner:
         settings = {name: getattr(trial.settings, name) for name in TUNED}
         return TrialReport(trial.number, score, trial.epochs, settings, time.monotonic() - began)
 
-    def _score_of(self, trial: Trial, text: Text, pool: ThreadPoolExecutor) -> float | None:
+    def _score_of(self, trial: Trial, text: TrialText, pool: ThreadPoolExecutor) -> float | None:
         """Train and judge; None: the training diverged."""
         s, examples = trial.settings, text.examples(trial.settings)
         if self._metric.name in _COUNTED and len(examples.labels) <= self._predictions:
@@ -426,10 +426,10 @@ class Tuner:
 
     def _answers(
         self,
-        examples: Examples,
+        examples: TrialLines,
         s: ClassifierSettings,
         rows: tuple[Floats, Floats],
-        text: Text,
+        text: TrialText,
     ) -> Answers:
         """Label the held-out lines."""
         if self._shrink is None:

@@ -8,7 +8,8 @@ names, one a line (uint8; UTF-8 if the input was), and ``KIND.rows`` (float32, a
 ``KIND.state``, of the same size, has the state of the optimizer, where `keep_state` says so.
 ``whole`` (uint8) has a 1 for each kind whose names are whole numbers, else a 0.  Files that
 estimators save also have ``columns``, the names of their table's columns.  ``known.ptr``,
-``known.items`` and ``known.weights`` (`least_squares.Known`) are the lines of a training of `als`.
+``known.items`` and ``known.weights`` (`least_squares.KnownLines`) are the lines of a training of
+`als`.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from snailps.abi.key_hash import MASK64, mix64
 from snailps.data._text import hashes_of
 from snailps.data.held_out import least_draw, lines_of_share
-from snailps.data.name_columns import Columns, NameCounts, Names, Values, times_of
+from snailps.data.name_columns import Columns, NameCounts, Names, ValueMoments, times_of
 from snailps.dataclass import dataclass
 from snailps.errors import ConfigError, DataError
 from snailps.models.rows import Ids
@@ -41,7 +41,7 @@ _NO_DRAWS = np.zeros(0, np.uint64)
 
 
 @dataclass(frozen=True, slots=True)
-class HeldOut:
+class HeldOutRule:
     """How many lines are held out, and by what.
 
     `amount` below 1 is a share, else lines of each user; 0: those from time `since` on.
@@ -53,7 +53,7 @@ class HeldOut:
     seed: int
 
     @classmethod
-    def of(cls, settings: Any) -> HeldOut | None:
+    def of(cls, settings: Any) -> HeldOutRule | None:
         """The choice of settings; None: all lines are trained.  `ConfigError`: a contradiction."""
         amount, since = settings.held_out, settings.held_out_from
         goes_on = settings.continue_from
@@ -115,14 +115,14 @@ class HeldOut:
         )
 
     @property
-    def split(self) -> Split:
+    def split(self) -> HeldOutSplit:
         """The split of a rule."""
         least = least_draw(self.amount) if self.by == "line" else None
-        return Split(self.seed, least, self.since, _NO_DRAWS)
+        return HeldOutSplit(self.seed, least, self.since, _NO_DRAWS)
 
 
 @dataclass(frozen=True, slots=True)
-class Split:
+class HeldOutSplit:
     """Divides lines: held out are those whose draw is at least `least` (None: none by their draw),
     from time `since` on, or of a pair in `pairs`, draws in ascending order."""
 
@@ -132,7 +132,7 @@ class Split:
     pairs: Draws
 
     @classmethod
-    def of(cls, held_out: HeldOut | None, rest: bytes) -> Split | None:
+    def of(cls, held_out: HeldOutRule | None, rest: bytes) -> HeldOutSplit | None:
         """The split that a survey has decided, from the end of its summary; None: no line is held
         out."""
         if held_out is None or held_out.is_rule:
@@ -240,7 +240,7 @@ class LineKeys:
 class DrawnLines:
     """Collects the lines of a survey, and decides which are held out."""
 
-    def __init__(self, held_out: HeldOut) -> None:
+    def __init__(self, held_out: HeldOutRule) -> None:
         self._held_out, self._parts = held_out, list[LineKeys]()
 
     def add(self, part: Names, counts: NameCounts) -> None:
@@ -251,7 +251,7 @@ class DrawnLines:
         )
         self._parts.append(lines.numbered(users, items))
 
-    def decide(self, counts: NameCounts) -> tuple[NameCounts, Split]:
+    def decide(self, counts: NameCounts) -> tuple[NameCounts, HeldOutSplit]:
         """Return the names of the lines that are trained, and the split.
 
         DataError: no line is left to train, or to test on.
@@ -272,18 +272,18 @@ class DrawnLines:
         ]
         trained = counts.less(fewer)
         if len(lines.values):
-            trained.values = Values.of(lines.values[~held])
+            trained.values = ValueMoments.of(lines.values[~held])
         return trained, split
 
-    def _decided(self, lines: LineKeys) -> Split:
+    def _decided(self, lines: LineKeys) -> HeldOutSplit:
         rule = self._held_out
         if rule.by == "time":
             times = np.sort(lines.order)
             count = np.array([len(times)])
             since = float(times[len(times) - max(1, int(lines_of_share(rule.amount, count)[0]))])
-            return Split(rule.seed, None, since, _NO_DRAWS)
+            return HeldOutSplit(rule.seed, None, since, _NO_DRAWS)
         pairs = pairs_held_out(lines.users, lines.draws, lines.order, rule.amount)
-        return Split(rule.seed, None, _NEVER, pairs)
+        return HeldOutSplit(rule.seed, None, _NEVER, pairs)
 
 
 _CURES: Mapping[str, str] = {

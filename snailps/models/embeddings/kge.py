@@ -33,7 +33,7 @@ from snailps.models.embeddings.rotating import RotatingWorker
 from snailps.models.embeddings.rotation import LINES
 from snailps.models.embeddings.settings import EmbeddingSettings, KgeSettings
 from snailps.models.embeddings.triple_rotation import TripleTrainer
-from snailps.models.embeddings.worker import KIND_KEY, Batch, EmbeddingWorker
+from snailps.models.embeddings.worker import KIND_KEY, EmbeddingWorker, LineBatch
 from snailps.models.local_sgd import Floats, Keys
 from snailps.models.rotation import shared_blocks
 from snailps.models.row_bounds import make_unit
@@ -121,7 +121,9 @@ class KnowledgeGraph(RotatingWorker):
     def row_dim(cls, settings: EmbeddingSettings) -> int:
         return settings.dim
 
-    def train_part(self, batch: Batch, rows: Floats, part: Span, rates: Rates, seed: int) -> float:
+    def train_part(
+        self, batch: LineBatch, rows: Floats, part: Span, rates: Rates, seed: int
+    ) -> float:
         s = self.settings
         heads, relations, tails = batch.places
         return kernels.train_triples(

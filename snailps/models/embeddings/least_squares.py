@@ -244,7 +244,9 @@ def _padded(rows: Floats) -> Floats:
     return padded
 
 
-def known_lines(results: shared_blocks.Puller, settings: MfSettings, names: Names) -> Known | None:
+def known_lines(
+    results: shared_blocks.Puller, settings: MfSettings, names: Names
+) -> KnownLines | None:
     """Collect the lines of the training, with those of the file that it continues.
 
     None, with a warning, if they are more than `KNOWN_MAX`, the file lacked its own, or servers
@@ -280,7 +282,7 @@ class Written(NamedTuple):
     """Lines that servers have: all, the number that came with the file that the training continues,
     and whether most pairs of the file come again in an input of at least half as many lines."""
 
-    known: Known
+    known: KnownLines
     of_file: int
     come_again: bool
 
@@ -318,7 +320,7 @@ def written_lines(results: shared_blocks.Puller, settings: MfSettings, names: Na
             )
             pairs += len(before)
             again += np.count_nonzero(np.isin(before, now))
-    return Written(Known(ptr, items, weights), of_file, 2 * again > pairs)
+    return Written(KnownLines(ptr, items, weights), of_file, 2 * again > pairs)
 
 
 def _unlisted(lines: int, why: str) -> None:
@@ -377,14 +379,14 @@ def _read(puller: shared_blocks.Puller, place: ChunkPlace, part: int, heads: Flo
     return RangeLines(words, stops - begins)
 
 
-def _unpacked(lines: Iterable[RangeLines], names: int, others: int, weighs: bool) -> Known:
+def _unpacked(lines: Iterable[RangeLines], names: int, others: int, weighs: bool) -> KnownLines:
     """Sort the lines of a range of `names`, whatever blocks they came in.
 
     DataError: servers have other lines than those of this training.
     """
     words, sizes = map(np.concatenate, zip(*lines, strict=True))
     try:
-        return Known(*packed_pairs.unpack(words, sizes, names, others, weighs))
+        return KnownLines(*packed_pairs.unpack(words, sizes, names, others, weighs))
     except ValueError as error:
         raise DataError(f"table {LINES!r}: {error}: start the training again") from None
 
@@ -408,15 +410,15 @@ def check_memory(settings: MfSettings, users: int, items: int, free: int, why: s
     )
 
 
-def lines_in_file(settings: MfSettings, arrays: Mapping[str, NDArray[Any]]) -> Known | None:
+def lines_in_file(settings: MfSettings, arrays: Mapping[str, NDArray[Any]]) -> KnownLines | None:
     """Get the lines of the file that a training continues; None if it lacks them, or weights."""
-    known = Known.in_file(arrays, settings.continue_from)
+    known = KnownLines.in_file(arrays, settings.continue_from)
     lacks_weights = known is not None and settings.weighs and not len(known.weights)
     return None if lacks_weights else known
 
 
 def blocks_of_file(
-    settings: MfSettings, names: Names, known: Known | None
+    settings: MfSettings, names: Names, known: KnownLines | None
 ) -> Iterator[tuple[Keys, Floats]]:
     """Yield rows of `LINES`, a block at a time, of the lines of the file that a training continues.
 
@@ -496,7 +498,7 @@ def bounds_of(counts: NDArray[np.int64], ranges: int, dim: int) -> NDArray[np.in
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class KnownLines:
     """Lines of a training, or of a range: user i has ``items[ptr[i] : ptr[i + 1]]``, ascending.
 
     An item that has two lines comes twice.  `weights` (float32) has one a line, or none where all
@@ -514,7 +516,7 @@ class Known:
         items: NDArray[np.integer],
         user_num: int,
         weights: Floats = NO_WEIGHTS,
-    ) -> Known:
+    ) -> KnownLines:
         """Make it from lines in any order; a pair may come twice, with two weights."""
         pairs = _pairs(users, items)
         if len(weights):
@@ -527,7 +529,7 @@ class Known:
         return cls(ptr, pairs.astype(np.int32), weights)  # the lower half of each
 
     @classmethod
-    def in_file(cls, arrays: Mapping[str, NDArray[Any]], path: str) -> Known | None:
+    def in_file(cls, arrays: Mapping[str, NDArray[Any]], path: str) -> KnownLines | None:
         """Read it from the arrays of a model's file; None if the file lacks it: other loss, or too
         many lines.
 
@@ -645,7 +647,7 @@ class SolveTask:
     `idle`: own rows without lines, on their way; None if there are none.
     """
 
-    lines: Known
+    lines: KnownLines
     other: OtherSide
     rows: Floats
     places: Ids
@@ -805,7 +807,7 @@ class RangeTrainer:
             rows = shared_blocks.rows_of(_place(side, OF_INPUT), terms.range_index, head, words)
             self._model.assign_async(LINES, *rows)
 
-    def _lines_of(self, side: int, terms: PassRange) -> Known:
+    def _lines_of(self, side: int, terms: PassRange) -> KnownLines:
         """Get the lines of a range: kept from an earlier pass, up to `LINES_BYTES`, or read.
 
         DataError: servers have lost some of them.

@@ -17,12 +17,12 @@ from snailps.api.export_progress import ExportProgress
 from snailps.data.name_columns import Columns, NameColumns, Names
 from snailps.dataclass import dataclass, replace
 from snailps.models.embeddings.files import LineIds, LineNumbering, columns_of
-from snailps.models.embeddings.held_out import Split
+from snailps.models.embeddings.held_out import HeldOutSplit
 from snailps.models.rows import Ids
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class LineReading:
     """How a model reads its lines: columns, kinds of their names, which lines of the input it
     learns from.
 
@@ -46,10 +46,10 @@ class LinesTested:
     @classmethod
     def read(
         cls,
-        reading: Reading,
+        reading: LineReading,
         settings: Any,
         names: Names,
-        split: Split | None,
+        split: HeldOutSplit | None,
         progress: ExportProgress,
     ) -> LinesTested:
         """Read the lines of `test` files, or what `split` holds out of the input.

@@ -43,17 +43,17 @@ from snailps.files.blocks import files_of
 from snailps.files.input_files import InputFiles
 from snailps.models.block_trainer import Rates, Span
 from snailps.models.embeddings import files, least_squares, ranking, warm_start
-from snailps.models.embeddings.held_out import HeldOut, Split
-from snailps.models.embeddings.least_squares import Known, RangeTrainer
-from snailps.models.embeddings.lines_tested import LinesTested, Reading
+from snailps.models.embeddings.held_out import HeldOutRule, HeldOutSplit
+from snailps.models.embeddings.least_squares import KnownLines, RangeTrainer
+from snailps.models.embeddings.lines_tested import LineReading, LinesTested
 from snailps.models.embeddings.rotating import RotatingWorker
 from snailps.models.embeddings.rotation import LINES, RatingTrainer, rotation_of
 from snailps.models.embeddings.settings import SMALL_LINES, EmbeddingSettings, MfSettings
 from snailps.models.embeddings.warm_start import Arrays
 from snailps.models.embeddings.worker import (
     TABLE,
-    Batch,
     EmbeddingWorker,
+    LineBatch,
     NameSurveyor,
 )
 from snailps.models.local_sgd import Floats, RowLayout
@@ -167,12 +167,12 @@ class MatrixFactorization(RotatingWorker, Ranged):
         super().finish()
 
     @classmethod
-    def held_out(cls, settings: Any) -> HeldOut | None:
-        return HeldOut.of(settings)
+    def held_out(cls, settings: Any) -> HeldOutRule | None:
+        return HeldOutRule.of(settings)
 
     @classmethod
     def columns_of(cls, settings: Any) -> NameColumns:
-        held_out = HeldOut.of(settings)
+        held_out = HeldOutRule.of(settings)
         reads_times = held_out is not None and held_out.reads_times
         return replace(cls.columns, time=settings.time_column, reads_times=reads_times)
 
@@ -199,7 +199,9 @@ class MatrixFactorization(RotatingWorker, Ranged):
             return np.zeros(0, np.float32)
         return self._encoding.labels_of(values).astype(np.float32)
 
-    def train_part(self, batch: Batch, rows: Floats, part: Span, rates: Rates, seed: int) -> float:
+    def train_part(
+        self, batch: LineBatch, rows: Floats, part: Span, rates: Rates, seed: int
+    ) -> float:
         s = self.settings
         users, items = batch.places
         if s.predicts:
@@ -440,15 +442,15 @@ class MatrixFactorization(RotatingWorker, Ranged):
     def _read_tested(cls, s: MfSettings, names: Names, progress: ExportProgress) -> LinesTested:
         """Read the lines to test on, and what lists leave out: pairs of this training and of the
         model that it continues."""
-        reading = Reading(
+        reading = LineReading(
             cls.columns_asked(s), cls.columns_of(s), cls.kind_of_column, partial(selected, s),
             ranks(s),
         )  # fmt: skip
-        split = Split.of(cls.held_out(s), names.rest)
+        split = HeldOutSplit.of(cls.held_out(s), names.rest)
         tested = LinesTested.read(reading, s, names, split, progress)
         if s.continue_from:
             arrays = warm_start.arrays_of(cls, s)
-            if (before := Known.in_file(arrays, s.continue_from)) is not None:
+            if (before := KnownLines.in_file(arrays, s.continue_from)) is not None:
                 pairs = np.stack(before.pairs())  # its names have the same numbers here
                 tested = replace(tested, seen=np.concatenate([tested.seen, pairs], axis=1))
         return tested
@@ -512,8 +514,8 @@ class RankingSurveyor(NameSurveyor):
     def __init__(
         self, settings: Any, kinds: int, known: Callable[[], Sequence[Counted]] = list
     ) -> None:
-        super().__init__(kinds, known, HeldOut.of(settings))
-        self._settings, self._tests = settings, bool(settings.test or HeldOut.of(settings))
+        super().__init__(kinds, known, HeldOutRule.of(settings))
+        self._settings, self._tests = settings, bool(settings.test or HeldOutRule.of(settings))
 
     def result(self) -> bytes:
         """All names, the most frequent first."""

@@ -24,7 +24,7 @@ from snailps.data.arguments import whole_number
 from snailps.data.name_columns import NameColumns, lines_of_rows
 from snailps.errors import DataError, ModelFileError, UnknownWord
 from snailps.models.embeddings import files, kge, mf, ranking
-from snailps.models.embeddings.least_squares import Known, NewRows
+from snailps.models.embeddings.least_squares import KnownLines, NewRows
 from snailps.models.embeddings.settings import EmbeddingSettings, KgeSettings, MfSettings
 from snailps.vectors.words import (
     SPELLING_WORDS,
@@ -453,7 +453,7 @@ class FactorModel(NamedRows):
         self.mean = float(arrays["mean"].sum()) if "mean" in arrays else 0.0
         self.user_rows, self.item_rows = self._rows["users"], self._rows["items"]
         self._solver = arrays.get("solver")
-        self._known = Known.in_file(arrays, str(path))
+        self._known = KnownLines.in_file(arrays, str(path))
         self._new_rows: dict[str, NewRows] = {}
 
     @property

@@ -32,8 +32,8 @@ from snailps.errors import DataError
 from snailps.models.embeddings.worker import (
     LINES_BYTES,
     TABLE,
-    Batch,
     EmbeddingWorker,
+    LineBatch,
 )
 from snailps.models.local_sgd import Floats
 from snailps.models.rotation import shared_blocks
@@ -42,9 +42,9 @@ from snailps.models.rotation.shared_blocks import ChunkPlace
 from snailps.models.rotation.splits import assign, assign_by_hash
 from snailps.models.rotation.trainer import (
     Checkout,
+    InputPartition,
     Judged,
-    Lease,
-    Partition,
+    PreparedLease,
     RotationTrainer,
     Which,
     whole,
@@ -114,7 +114,7 @@ def chunks_of(names: Names) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Split:
+class ItemSplit:
     """The output partition of each item, and the items whose rows travel with each partition.
 
     Items that `stay` travel with none.  A single partition has all rows; its checkouts are random
@@ -158,7 +158,7 @@ class SortedLines:
         return np.array([of(column) for column in self.places]), of(self.values)
 
 
-class UserPartition(Partition):
+class UserPartition(InputPartition):
     """The users of an input partition, ascending; `place` maps each user to its place among them.
 
     `lines` are lines of an epoch's chunks that are kept for the next epoch.
@@ -173,11 +173,11 @@ class UserPartition(Partition):
 
 
 @dataclass(slots=True)
-class RatingLease(Lease):
+class RatingLease(PreparedLease):
     """A prepared lease of a partition of users."""
 
     part: UserPartition
-    split: Split
+    split: ItemSplit
     lines: SortedLines
     ranges: NDArray[np.int64]
     """The first and the last (exclusive) line of each checkout, (output_parts, 2)."""
@@ -195,7 +195,7 @@ class RatingTrainer(RotationTrainer):
         self._chunks = chunks_of(names)
         cells = assign(self._counts[USER], (1,) * CELLS, 2 * self.seed)
         self.cells = (cells * CELL_STEP % CELLS).astype(np.uint8)  # which sort in one pass
-        self._split: tuple[tuple[int, int], Split] | None = None
+        self._split: tuple[tuple[int, int], ItemSplit] | None = None
 
     # --- lines, in a table ----------------------------------------------------------------------
 
@@ -257,7 +257,7 @@ class RatingTrainer(RotationTrainer):
         share = np.concatenate(([0], np.diff(ranges).cumsum()))
         return RatingLease(part, None, len(lines.values), share, None, split, lines, ranges)
 
-    def _split_of(self, block: Block) -> Split:
+    def _split_of(self, block: Block) -> ItemSplit:
         of, known = (block.parts, block.output_parts), self._split
         if known is None or known[0] != of:
             counts, outputs = self._counts[ITEM], block.output_parts
@@ -269,10 +269,10 @@ class RatingTrainer(RotationTrainer):
                 )
                 stay = stay[:0]
             items = tuple(np.flatnonzero(of_item == at) for at in range(outputs))
-            self._split = known = of, Split(of_item, items, stay)
+            self._split = known = of, ItemSplit(of_item, items, stay)
         return known[1]
 
-    def _part_of(self, block: Block, split: Split) -> UserPartition:
+    def _part_of(self, block: Block, split: ItemSplit) -> UserPartition:
         """Get the partition of a lease: the one that is here, or a new one."""
         of = block.part, self._sizes(block)
         if self.part is not None and self.part.of == of:
@@ -286,7 +286,7 @@ class RatingTrainer(RotationTrainer):
         self.part = part
         return part
 
-    def _lines_of(self, block: Block, split: Split, part: UserPartition) -> SortedLines:
+    def _lines_of(self, block: Block, split: ItemSplit, part: UserPartition) -> SortedLines:
         slot = self._slot(block)
         found = part.lines.get(slot)
         outputs_num = len(split.items)
@@ -316,7 +316,7 @@ class RatingTrainer(RotationTrainer):
         rows = lease.part.inputs
         random = np.random.default_rng((block.seed + part) & MASK64)
         first, last = lease.ranges[part].tolist()
-        batch = Batch(*lease.lines.shuffled(first, last, random), np.zeros(0, np.int32))
+        batch = LineBatch(*lease.lines.shuffled(first, last, random), np.zeros(0, np.int32))
         begin = partial(self.model.begin, batch, rows.local[0])
         items = lease.split.items[part % len(lease.split.items)]
         if len(lease.split.stay):

@@ -43,8 +43,8 @@ from snailps.models.embeddings.worker import (
     LINES_BYTES,
     NOISE_USES,
     TABLE,
-    Batch,
     EmbeddingWorker,
+    LineBatch,
 )
 from snailps.models.local_sgd import Floats, Keys
 from snailps.models.rotation import shared_blocks
@@ -54,9 +54,9 @@ from snailps.models.rotation.shared_blocks import ChunkPlace
 from snailps.models.rotation.splits import assign, assign_by_hash
 from snailps.models.rotation.trainer import (
     Checkout,
+    InputPartition,
     Judged,
-    Lease,
-    Partition,
+    PreparedLease,
     Rates,
     RotationTrainer,
     Span,
@@ -193,7 +193,7 @@ class Output(NamedTuple):
 
 
 @dataclass(slots=True)
-class TripleLease(Lease):
+class TripleLease(PreparedLease):
     """A prepared lease of a partition of entities.
 
     Output partition p has triples ``bounds[p]`` to ``bounds[p + 1] - 1``.  Places of rows: input
@@ -290,7 +290,7 @@ class TripleTrainer(RotationTrainer):
         )  # fmt: skip
         relations = relation_keys(self._relations)
         keys = np.concatenate([entities.astype(np.uint64), relations])
-        part = Partition((block.part, (block.chunk,)))
+        part = InputPartition((block.part, (block.chunk,)))
         spare = len(part_of) - len(entities)  # as many rows in all in each lease
         part.inputs = PartitionRows(self.sgd, TABLE, keys, bases=True, spare=spare)
         if self.part is not None and (self.part.chunk,) == self.part.of[1]:  # it has been trained
@@ -364,29 +364,30 @@ class TripleTrainer(RotationTrainer):
         chosen[outer[outer >= 0]] = True
         return output.places[chosen], output.keys[chosen]
 
-    def _runs(self, lease: TripleLease, part: int, outputs: Ids) -> list[Run]:
+    def _runs(self, lease: TripleLease, part: int, outputs: Ids) -> list[TripleSpan]:
         """The runs of a checkout, in the order in which they are trained."""
         first, last = lease.bounds[part : part + 2].tolist()
         begin, end = np.searchsorted(lease.stops, [first + 1, last]).tolist()
         edges = [0, *(lease.stops[begin : end + 1] - first).tolist()]
         ends, sides = lease.ends[:, first:last], (lease.inputs, outputs)
         batches = [
-            Batch(ends, NO_VALUES, sides[kind // 2], 1 if kind % 2 else -1) for kind in range(KINDS)
+            LineBatch(ends, NO_VALUES, sides[kind // 2], 1 if kind % 2 else -1)
+            for kind in range(KINDS)
         ]
         return [
-            Run(batches[number % KINDS], span)
+            TripleSpan(batches[number % KINDS], span)
             for number, span in enumerate(itertools.pairwise(edges), begin)
             if span[1] > span[0]
         ]
 
     def _begin(
-        self, runs: Sequence[Run], trained: Floats, span: Span, rates: Rates, seed: int
+        self, runs: Sequence[TripleSpan], trained: Floats, span: Span, rates: Rates, seed: int
     ) -> list[Future[Judged]]:
         """Start to train all runs of a checkout, every n-th in each of n threads."""
         threads = self.model.threads
         (_, last), (begin, end) = span, rates
 
-        def train(some: Sequence[Run], seed: int) -> Judged:
+        def train(some: Sequence[TripleSpan], seed: int) -> Judged:
             loss, lines = 0.0, 0
             for run in some:
                 a, b = run.span
@@ -413,8 +414,8 @@ class TripleTrainer(RotationTrainer):
         return {"loss": loss if finite else float("nan"), "examples": triples}
 
 
-class Run(NamedTuple):
+class TripleSpan(NamedTuple):
     """Triples ``range(*span)`` of a batch, whose negatives replace the same end."""
 
-    batch: Batch
+    batch: LineBatch
     span: Span

@@ -39,7 +39,7 @@ from snailps.data.name_columns import (
     NameColumns,
     NameCounts,
     Names,
-    Values,
+    ValueMoments,
     refuse_other_text,
 )
 from snailps.dataclass import dataclass
@@ -51,7 +51,13 @@ from snailps.kernels._row_exchange import DriftEstimate
 from snailps.models.block_trainer import BlockTrainer, Prepared, Rates, Span, Sums
 from snailps.models.copied_rows import CopiedRows
 from snailps.models.embeddings import files, warm_start
-from snailps.models.embeddings.held_out import DrawnLines, HeldOut, LineKeys, Split, draws_of
+from snailps.models.embeddings.held_out import (
+    DrawnLines,
+    HeldOutRule,
+    HeldOutSplit,
+    LineKeys,
+    draws_of,
+)
 from snailps.models.embeddings.settings import METHODS, EmbeddingSettings
 from snailps.models.exchange_times import SPAN_MIN, ExchangeRule
 from snailps.models.kept_rows import FAR, KeptRows
@@ -130,7 +136,7 @@ class NumberedLines:
 
 
 @dataclass(slots=True)
-class Batch:
+class LineBatch:
     """Places (columns, n) of the rows of n lines; negatives are drawn from the places `noise`.
 
     `side` of a triple is replaced: 1 the tail, -1 the head, 0 one that is drawn for each group.
@@ -153,7 +159,7 @@ class NameSurveyor:
         self,
         kinds: int,
         known: Callable[[], Sequence[Counted]] = list,
-        held_out: HeldOut | None = None,
+        held_out: HeldOutRule | None = None,
     ) -> None:
         self._counts, self._known, self._held_out = NameCounts(kinds), known, held_out
         self._lines = None if held_out is None or held_out.is_rule else DrawnLines(held_out)
@@ -169,7 +175,7 @@ class NameSurveyor:
         return list(map(len, self._counts.counts))
 
     @property
-    def values(self) -> Values:
+    def values(self) -> ValueMoments:
         return self._counts.values
 
     def result(self) -> bytes:
@@ -275,7 +281,9 @@ class EmbeddingWorker(BlockTrainer, warm_start.Continued, Adopted, Reported):
         """Floats of a row."""
 
     @abstractmethod
-    def train_part(self, batch: Batch, rows: Floats, part: Span, rates: Rates, seed: int) -> float:
+    def train_part(
+        self, batch: LineBatch, rows: Floats, part: Span, rates: Rates, seed: int
+    ) -> float:
         """Train lines ``range(*part)``; returns the sum of losses, each before its step.
 
         Several threads call it at once, on the same rows.
@@ -294,7 +302,7 @@ class EmbeddingWorker(BlockTrainer, warm_start.Continued, Adopted, Reported):
         return OTHERS_LEAST
 
     @classmethod
-    def held_out(cls, settings: Any) -> HeldOut | None:
+    def held_out(cls, settings: Any) -> HeldOutRule | None:
         """What is held out of the input; default: nothing."""
         return None
 
@@ -479,9 +487,9 @@ class EmbeddingWorker(BlockTrainer, warm_start.Continued, Adopted, Reported):
         return columns.read(block.data, block.path, block.start, block.head())
 
     @cached_property
-    def split(self) -> Split | None:
+    def split(self) -> HeldOutSplit | None:
         """What is held out of the training; None: nothing."""
-        return Split.of(self.held_out(self.settings), self._names.rest)
+        return HeldOutSplit.of(self.held_out(self.settings), self._names.rest)
 
     @cached_property
     def _names(self) -> Names:
@@ -540,7 +548,7 @@ class EmbeddingWorker(BlockTrainer, warm_start.Continued, Adopted, Reported):
         (rows,) = self.rows
         found = [rows.find(lines.keys), rows.find(noise)]
         asked = self.ask(block, [found], n)
-        batch = Batch(found[0].places.take(places), values, found[1].places)
+        batch = LineBatch(found[0].places.take(places), values, found[1].places)
         return Prepared(batch, n, metrics, asked)
 
     def _lines(self, block: Block) -> NumberedLines:
@@ -602,14 +610,14 @@ class EmbeddingWorker(BlockTrainer, warm_start.Continued, Adopted, Reported):
         return max(RATE_LEAST, s.rate * (1 - (1 - s.lr_end) * progress))
 
     def step(
-        self, batch: Batch, rows: Sequence[Trained], span: Span, rates: Rates, seed: int
+        self, batch: LineBatch, rows: Sequence[Trained], span: Span, rates: Rates, seed: int
     ) -> Sums:
         ((trained,),) = rows
         results = self.results_of(self.begin(batch, trained, span, rates, seed))
         return sum(loss for loss, _ in results), float(span[1] - span[0])
 
     def begin(
-        self, batch: Batch, trained: Floats, span: Span, rates: Rates, seed: int
+        self, batch: LineBatch, trained: Floats, span: Span, rates: Rates, seed: int
     ) -> list[Future[Sums]]:
         """Start to train lines of a batch, a range in each thread."""
         parts = max(1, min(self.threads, (span[1] - span[0]) // (4 * self.settings.shared)))
@@ -623,13 +631,13 @@ class EmbeddingWorker(BlockTrainer, warm_start.Continued, Adopted, Reported):
             for number, part in enumerate(itertools.pairwise(edges))
         ]
 
-    def judged(self, batch: Batch, rows: Sequence[Trained], sums: Sums) -> Mapping[str, float]:
+    def judged(self, batch: LineBatch, rows: Sequence[Trained], sums: Sums) -> Mapping[str, float]:
         """The loss is NaN if rows have diverged, because clipped scores may hide that."""
         ((trained,),) = rows
         weights = trained[batch.places[:, -CHECKED:], : self.sgd.layout.dim]
         return {"loss": sums[0] if are_bounded(weights) else float("nan"), "examples": sums[1]}
 
-    def count_steps(self, batch: Batch, rows: Sequence[Trained], rate: float) -> None:
+    def count_steps(self, batch: LineBatch, rows: Sequence[Trained], rate: float) -> None:
         """Count steps on rows in a sample of the block, and measure how far a step goes."""
         (shared,), ((trained,),) = self.rows, rows
         sample = trained[batch.places[:, :CHECKED].ravel(), : self.sgd.layout.dim]
@@ -645,10 +653,12 @@ class EmbeddingWorker(BlockTrainer, warm_start.Continued, Adopted, Reported):
             np.concatenate(places), lines, lines / len(batch), weights=np.concatenate(weights)
         )
 
-    def scales(self, batch: Batch, rows: Sequence[Trained], rate: float) -> Sequence[Scale | None]:
+    def scales(
+        self, batch: LineBatch, rows: Sequence[Trained], rate: float
+    ) -> Sequence[Scale | None]:
         return [partial(self._scale, batch, rate)]
 
-    def _scale(self, batch: Batch, rate: float, trained: Trained, deltas: Floats) -> None:
+    def _scale(self, batch: LineBatch, rate: float, trained: Trained, deltas: Floats) -> None:
         dim = self.sgd.layout.dim
         own = np.bincount(batch.places.ravel(), minlength=len(deltas)).astype(np.float32)
         if len(batch.noise):

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from snailps.api.class_loading import load_named
 from snailps.data.pipeline import Pipeline, Runs, Stage
-from snailps.data.windows import Batcher, Filter, Reader, Tokenizer, share_of_input
+from snailps.data.windows import Batcher, KnownWords, Tokenizer, WordReader, share_of_input
 from snailps.errors import DataError
 from snailps.files.blocks import expand
 from snailps.files.scratch import Scratch
@@ -50,7 +50,7 @@ class Feeds:
                     part = pipeline if settings.own_input else number
                     parts = self.count if settings.own_input else clients * self.count
                     blocks = share_of_input(sources, part, parts)
-                    reader = Reader(blocks, 0, *where, laps=True)
+                    reader = WordReader(blocks, 0, *where, laps=True)
                     size = sum(block.stop - block.start for block in blocks)
                     self._pipelines.append(
                         Pipeline(
@@ -94,7 +94,7 @@ def stages_of(
         if name == "tokenizer":
             stages.append(Tokenizer())
         elif name == "filter":
-            stages.append(Filter(words, size))
+            stages.append(KnownWords(words, size))
         elif name == "batcher":
             seed = settings.seed << 32 | number
             stages.append(Batcher(settings.window, settings.bs, settings.shuffle, seed))

@@ -47,7 +47,7 @@ part."""
 
 
 @dataclass
-class _Client:
+class _FederatedClient:
     """The state of one client: its pipelines, and its learners with their moments.
 
     A round starts from `base`: weights, and moments where these are averaged.  `period` is the last
@@ -105,7 +105,7 @@ class FedAvg(Worker, Adopted, InRounds, Limited):
             )
         self._pool = ThreadPoolExecutor(self._learner_num, "snailps-learner")
         self._sum = Network(len(self._words), s.dim, 3)
-        self._clients: dict[int, _Client] = {}
+        self._clients: dict[int, _FederatedClient] = {}
         all_take_part = s.fraction == 1 and not s.deadline
         self._period_rounds = MOMENT_ROUNDS if all_take_part else 1
         self._since: int | None = None  # round in which the moments started
@@ -177,16 +177,16 @@ class FedAvg(Worker, Adopted, InRounds, Limited):
             return next(iter(self._clients))
         return block.index
 
-    def _client_of(self, index: int) -> _Client:
+    def _client_of(self, index: int) -> _FederatedClient:
         """Get the state of a client; a worker has several clients only after another was lost."""
         if index not in self._clients:
             learners = [Learner(len(self._words), self.settings) for _ in range(self._learner_num)]
             feeds = Feeds(self.settings, self._words, self._learner_num, index, self.workers)
             base = Network(len(self._words), self.settings.dim, 3)
-            self._clients[index] = _Client(feeds, learners, base)
+            self._clients[index] = _FederatedClient(feeds, learners, base)
         return self._clients[index]
 
-    def _begin_period(self, client: _Client, period: int) -> None:
+    def _begin_period(self, client: _FederatedClient, period: int) -> None:
         """Start a period, with second moments that were pulled.
 
         If they may lack a learner's own, because it took no part in the last round, first moments
@@ -209,7 +209,7 @@ class FedAvg(Worker, Adopted, InRounds, Limited):
             base.counts[:] = rows[2][:, self.settings.dim]
             base.put_output(2, rows[3])
 
-    def _push(self, client: _Client, *, shares_moments: bool) -> None:
+    def _push(self, client: _FederatedClient, *, shares_moments: bool) -> None:
         """Push this client's contribution: the weighted sums of its learners' networks.
 
         With `shares_moments` also sums of second moments, of words used since the last such push.

@@ -18,7 +18,7 @@ import numpy as np
 from snailps.config import settings_of
 from snailps.config.output import make_folder
 from snailps.data._text import WordCounter
-from snailps.data.windows import Filter, Reader, Tokenizer, letters_only, share_of_input
+from snailps.data.windows import KnownWords, Tokenizer, WordReader, letters_only, share_of_input
 from snailps.errors import DataError
 from snailps.files.atomic import atomic_file
 from snailps.files.blocks import expand, files_of
@@ -68,7 +68,7 @@ def prepare(
     if not kept:
         raise DataError("the text has no words besides stop words")
     words = [word for word, _ in kept]
-    ids = np.concatenate(list(Filter(words)(_pieces(inputs))))
+    ids = np.concatenate(list(KnownWords(words)(_pieces(inputs))))
     windows = len(ids) - window + 1
     if windows < test_windows:
         raise DataError(
@@ -101,7 +101,7 @@ def _pieces(inputs: Sequence[str]) -> Iterator[bytes]:
     """The tokenized text in pieces, once."""
     with Scratch("", 0) as scratch:
         sources = expand(inputs, scratch)
-        yield from Tokenizer()(Reader(share_of_input(sources, 0, 1), passes=1)(iter(())))
+        yield from Tokenizer()(WordReader(share_of_input(sources, 0, 1), passes=1)(iter(())))
 
 
 def _read(path: Path) -> bytes:

@@ -34,9 +34,9 @@ from snailps.data.array_files import Labelled, read_header
 from snailps.data.encoding import LIMIT, Encoding, clip
 from snailps.dataclass import dataclass, replace
 from snailps.errors import DataError
-from snailps.files.blocks import Source
+from snailps.files.blocks import InputFile
 from snailps.files.input_files import InputFiles
-from snailps.files.matrix_file import Section
+from snailps.files.matrix_file import ArrayPlace
 from snailps.files.model_file import HEADER
 from snailps.files.scratch import Scratch
 from snailps.models.layers import BIASES, Floats
@@ -141,7 +141,7 @@ class Mlp(Worker, Adopted, Cut, Surveyed, Limited, Reported):
 
     @classmethod
     def pieces(
-        cls, settings: MlpSettings, sources: Sequence[Source], workers: int
+        cls, settings: MlpSettings, sources: Sequence[InputFile], workers: int
     ) -> Sequence[tuple[str, int, int]]:
         """Cut ranges of whole examples: micro-batches with ``bsp``, else up to `BATCHES_MAX`
         batches.
@@ -363,7 +363,7 @@ def _parts(examples: int, size: int) -> list[tuple[int, int]]:
     return [(first, min(size, examples - first)) for first in range(0, examples, size)]
 
 
-def _bytes_of(header: Section, first: int, count: int) -> tuple[int, int]:
+def _bytes_of(header: ArrayPlace, first: int, count: int) -> tuple[int, int]:
     """The first and the last (exclusive) byte of examples in their file."""
     item = header.width * header.dtype.itemsize
     return header.start + item * first, header.start + item * (first + count)

@@ -61,7 +61,7 @@ DURABLE_ROWS = 0.2
 """Most rows that are pushed for these points, as a share of what the lease moves anyway."""
 
 
-class Partition:
+class InputPartition:
     """An input partition at its worker, with the rows that stay here.
 
     `of` says which partition it is.  `staying` are all output rows, where these stay, too.  `chunk`
@@ -102,10 +102,10 @@ def whole(block: Block, read: Callable[[], Found]) -> Found:
 
 
 @dataclass(slots=True)
-class Lease:
+class PreparedLease:
     """A prepared lease of an input partition; a subclass has its examples."""
 
-    part: Partition
+    part: InputPartition
     """The rows that stay here."""
     rows: Places
     """The input rows that the lease trains; None: all."""
@@ -128,7 +128,7 @@ def units_between(units: int, ends: NDArray[np.int64], part: int) -> int:
     return after - before
 
 
-class Run(Protocol):
+class StandIns(Protocol):
     """Rows that stand for others during `turns` turns of a checkout, a divisor of all turns."""
 
     @property
@@ -157,7 +157,7 @@ class Checkout:
     rows stay here."""
     finite: Callable[[], bool] = lambda: True
     """Whether the trained rows are finite, where a loss would not show that they are not."""
-    run: Run | None = None
+    run: StandIns | None = None
     """Rows that stand for others while kernels train; None: there are none."""
     number: int = 0
     """How many checkouts of the lease came before this one."""
@@ -173,7 +173,7 @@ class Checkout:
         self.tasks = []
 
 
-class Exchange(Protocol):
+class TurnExchange(Protocol):
     """The part of `InputExchange` that `turns_of` uses."""
 
     @property
@@ -185,7 +185,7 @@ class Exchange(Protocol):
     def exchange(self, number: int) -> None: ...
 
 
-def turns_of(checkout: Checkout, inputs: Exchange, seed: int) -> Iterator[None]:
+def turns_of(checkout: Checkout, inputs: TurnExchange, seed: int) -> Iterator[None]:
     """Train a checkout: each `next` starts kernels for `turns_apart` turns; the one after it waits
     for them, and exchanges rows.  No kernel call goes beyond the end of a run.
     """
@@ -263,7 +263,7 @@ class RotationTrainer(ABC):
     `outputs` names the table of output rows; `part` is the partition that was prepared last.
     """
 
-    part: Partition | None = None
+    part: InputPartition | None = None
 
     def __init__(self, worker: BlockTrainer, sgd: LocalSgd, outputs: str) -> None:
         self.worker, self.sgd, self.outputs = worker, sgd, outputs
@@ -280,7 +280,7 @@ class RotationTrainer(ABC):
     # --- to be written by the model -------------------------------------------------------------
 
     @abstractmethod
-    def lease(self, block: Block) -> Lease:
+    def lease(self, block: Block) -> PreparedLease:
         """Make a lease with its examples, or with those of its first checkout; sets `part`."""
 
     @abstractmethod
@@ -302,7 +302,7 @@ class RotationTrainer(ABC):
 
     # --- a lease, prepared while another one trains ------------------------------------------
 
-    def prepare(self, block: Block) -> Lease:
+    def prepare(self, block: Block) -> PreparedLease:
         """Prepare a lease; start to pull its rows if the partition is new here."""
         before = self.part
         lease = self.lease(block)
@@ -314,7 +314,7 @@ class RotationTrainer(ABC):
                 lease.part.opening = self.ahead.submit(self._open, lease, first)
         return lease
 
-    def _open(self, lease: Lease, first: bool) -> int:
+    def _open(self, lease: PreparedLease, first: bool) -> int:
         """Pull rows that are not here, or make them if servers have none yet (`first`).
 
         Returns how many input rows were pulled.
@@ -329,14 +329,14 @@ class RotationTrainer(ABC):
     def train(self, block: Block) -> dict[str, float]:
         """Train a lease: all its checkouts, in the order in which the master hands them out."""
         part = block.prepared.part
-        figures = _Training(self, block).run()
+        figures = _LeaseTraining(self, block).run()
         part.chunk = block.chunk
         if block.progress[1] >= 1.0:
             part.free()  # before the report, after which the master starts to export
         return figures
 
 
-class _Training:
+class _LeaseTraining:
     """A lease in training.
 
     Where no rows are exchanged, the kernels of a checkout are queued before those of the checkout
@@ -348,7 +348,7 @@ class _Training:
     def __init__(self, trainer: RotationTrainer, block: Block) -> None:
         self._trainer, self._worker, self._block = trainer, trainer.worker, block
         self._sgd = trainer.sgd
-        lease: Lease = block.prepared
+        lease: PreparedLease = block.prepared
         self._lease, self._part = lease, lease.part
         block.prepared = None  # else it would hold the first checkout's memory to the end
         opened = 0

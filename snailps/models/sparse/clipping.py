@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from snailps.api.counting import COUNT, Counted
 from snailps.data._examples import hash_bytes
-from snailps.data.columns import Kind, columns_of
+from snailps.data.columns import ColumnKind, columns_of
 from snailps.data.encoding import LIMIT, Encoding
 from snailps.dataclass import replace
 from snailps.files._matrix import wide_keys
@@ -85,5 +85,5 @@ def _names_in(settings: SparseSettings | MlpSettings) -> dict[int, str]:
     if not isinstance(settings, SparseSettings):
         return {}
     columns = columns_of(settings.columns, needs_label=False) if settings.columns else ()
-    numeric = [column.name for column in columns if column.kind is Kind.NUMERIC]
+    numeric = [column.name for column in columns if column.kind is ColumnKind.NUMERIC]
     return names_of_keys(numeric, settings.hash_bits)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from snailps.api.validation import Validation
-from snailps.data.columns import Kind
+from snailps.data.columns import ColumnKind
 from snailps.data.elements import shown_names
 from snailps.data.encoding import NAME_FIRST, Encoding
 from snailps.data.held_out import Side
@@ -80,7 +80,7 @@ def with_names(settings: SparseSettings, explicit: Callable[[str], str | None]) 
     from snailps.data.table_files import label_kind, names_of_labels
 
     paths, column = files_of(settings.input), settings.label_column
-    if label_kind(paths, column) is Kind.NUMERIC:
+    if label_kind(paths, column) is ColumnKind.NUMERIC:
         return settings
     names = names_of_labels(replace(settings, encoding="").reading(), paths)
     names = sorted({*names, *encoding.names})

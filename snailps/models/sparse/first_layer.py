@@ -28,17 +28,17 @@ _FLOAT_BYTES = {WIRE_TYPES["float32"]: 4, WIRE_TYPES["float16"]: 2, WIRE_TYPES["
 
 
 @dataclass(frozen=True, slots=True)
-class Entries:
+class BatchEntries:
     """Sparse examples as CSR: ptr int64 (m + 1,) from 0 on, keys and values (nnz,)."""
 
     ptr: NDArray[np.int64]
     keys: NDArray[np.uint64]
     values: Floats
 
-    def part(self, first: int, last: int) -> Entries:
+    def part(self, first: int, last: int) -> BatchEntries:
         """Examples first to last - 1."""
         a, b = int(self.ptr[first]), int(self.ptr[last])
-        return Entries(self.ptr[first : last + 1] - a, self.keys[a:b], self.values[a:b])
+        return BatchEntries(self.ptr[first : last + 1] - a, self.keys[a:b], self.values[a:b])
 
 
 class Way(Protocol):
@@ -54,7 +54,7 @@ class Way(Protocol):
 class AtServers:
     """A batch whose product the shards compute."""
 
-    def __init__(self, worker: Worker, table: str, entries: Entries) -> None:
+    def __init__(self, worker: Worker, table: str, entries: BatchEntries) -> None:
         self._worker = worker
         self._forward = worker.forward(table, entries.ptr, entries.keys, entries.values)
 
@@ -69,7 +69,9 @@ class AtServers:
 class AtWorker:
     """A batch whose rows are pulled, and whose product is computed here."""
 
-    def __init__(self, worker: Worker, table: str, entries: Entries, numbers: KeyNumbers) -> None:
+    def __init__(
+        self, worker: Worker, table: str, entries: BatchEntries, numbers: KeyNumbers
+    ) -> None:
         self._worker, self._table, self._entries = worker, table, entries
         self._keys, self._places = numbers.number(entries.keys)
         self._pull = worker.pull_async(table, self._keys)
@@ -97,7 +99,7 @@ def key_bytes(keys: NDArray[np.uint64]) -> int:
     return width if width <= 4 else 8
 
 
-def bytes_at_servers(entries: Entries, dim: int, shards: int, wire: int = 0) -> int:
+def bytes_at_servers(entries: BatchEntries, dim: int, shards: int, wire: int = 0) -> int:
     """Bytes that a batch moves, forth and back, if the shards compute the product."""
     examples, nnz = len(entries.ptr) - 1, len(entries.keys)
     values = 0 if (entries.values == 1).all() else 4
@@ -106,7 +108,7 @@ def bytes_at_servers(entries: Entries, dim: int, shards: int, wire: int = 0) -> 
     return int(there + rows) + _heads(rows)
 
 
-def bytes_at_worker(entries: Entries, dim: int, unique: int, wire: int = 0) -> int:
+def bytes_at_worker(entries: BatchEntries, dim: int, unique: int, wire: int = 0) -> int:
     """Bytes that a batch moves if its rows are pulled, and gradients pushed."""
     rows = 2 * unique * _row_bytes(dim, wire)
     keys = key_bytes(entries.keys) * unique  # the push names the list that the pull brought

@@ -21,7 +21,7 @@ from snailps.config import JobSettings
 from snailps.data.encoding import Encoding
 from snailps.models.block_trainer import BlockTrainer
 from snailps.models.losses import LOSSES
-from snailps.models.packed_tables import Classes, Packed, grown
+from snailps.models.packed_tables import GrownClasses, Packed, grown
 from snailps.models.sparse.batch import BIAS_KEY, TABLE, Batch, Floats, Keys, check_classes
 from snailps.models.sparse.settings import ClassesSettings, SparseSettings
 
@@ -63,7 +63,7 @@ class SparseModel(BlockTrainer):
 
     @classmethod
     def grown(
-        cls, before: Any, after: Any, classes: Classes, packed: Mapping[str, Packed]
+        cls, before: Any, after: Any, classes: GrownClasses, packed: Mapping[str, Packed]
     ) -> Mapping[str, Packed]:
         """Grow a model's rows with state to more classes.
 

@@ -36,7 +36,7 @@ from snailps.dataclass import dataclass
 from snailps.errors import ConfigError
 from snailps.models.layers import Layers, check_widths
 from snailps.models.losses import LOSSES
-from snailps.models.packed_tables import Classes, Packed, grown_tensors
+from snailps.models.packed_tables import GrownClasses, Packed, grown_tensors
 from snailps.models.parameters import Parameters, Vector, pulled
 from snailps.models.shared_settings import ACTIVATION, LEARNT_BATCH
 from snailps.models.sparse import evaluate
@@ -45,7 +45,7 @@ from snailps.models.sparse.clipping import BATCHES, counts_of
 from snailps.models.sparse.first_layer import (
     AtServers,
     AtWorker,
-    Entries,
+    BatchEntries,
     Way,
     bytes_at_servers,
     bytes_at_worker,
@@ -223,7 +223,7 @@ class Net(SparseWorker):
         cls,
         before: NetSettings,
         after: NetSettings,
-        classes: Classes,
+        classes: GrownClasses,
         packed: Mapping[str, Packed],
     ) -> Mapping[str, Packed]:
         """Grow the last layer."""
@@ -399,7 +399,7 @@ class Net(SparseWorker):
         self._dense.push(gradients)
         return Stepped(loss, weight, dz)
 
-    def _start(self, entries: Entries) -> Way:
+    def _start(self, entries: BatchEntries) -> Way:
         if self._place == "servers":
             return AtServers(self, TABLE, entries)
         return AtWorker(self, TABLE, entries, self._numbers)
@@ -409,7 +409,7 @@ class Net(SparseWorker):
         while len(self._backs) > kept:
             self._backs.popleft().wait()
 
-    def _choose(self, first: Sequence[Entries]) -> None:
+    def _choose(self, first: Sequence[BatchEntries]) -> None:
         """Choose the place of the first layer that moves fewer bytes."""
         _, table = self._find(TABLE)
         assert self._wire_choice is not None
@@ -458,5 +458,5 @@ def growing(size: int, trained: int) -> int:
     return min(size, max(SHARE_MIN, trained // GROWTH))
 
 
-def _entries(batch: Batch) -> Entries:
-    return Entries(batch.ptr, batch.keys[batch.places], batch.values)
+def _entries(batch: Batch) -> BatchEntries:
+    return BatchEntries(batch.ptr, batch.keys[batch.places], batch.values)

@@ -25,7 +25,7 @@ from snailps.data.encoding import Encoding, shown
 from snailps.data.examples import ExampleReader
 from snailps.dataclass import dataclass, replace
 from snailps.errors import DataError, SnailError
-from snailps.files.blocks import Source, cut, is_matrix_file, read_block, read_head
+from snailps.files.blocks import InputFile, cut, is_matrix_file, read_block, read_head
 from snailps.files.input_files import InputFiles
 from snailps.files.matrix_file import labels_of_matrix, size_of_labels
 from snailps.files.unpacking import is_url
@@ -51,7 +51,7 @@ S = TypeVar("S", bound=SparseSettings)
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class SampledExamples:
     """Examples from places all over an input, in its order; no piece is empty.
 
     Examples of weight 0 are left out, unless all have weight 0.
@@ -80,7 +80,7 @@ def _labelled(pieces: Sequence[tuple[Doubles, Floats]]) -> tuple[Doubles, Floats
     return labels[weights > 0], weights[weights > 0]
 
 
-def sample_of(settings: SparseSettings, files: InputFiles) -> Sample:
+def sample_of(settings: SparseSettings, files: InputFiles) -> SampledExamples:
     """Sample pieces at equal distances over all files; a small input is read whole."""
     edges = list(itertools.accumulate((source.bytes for source in files.sources), initial=0))
     total = edges[-1]
@@ -101,12 +101,12 @@ def sample_of(settings: SparseSettings, files: InputFiles) -> Sample:
             read = not examples.bad
         is_whole = is_whole and read
     counted = [piece for piece in map(weighed, found) if len(piece.labels)]
-    return Sample(counted or found, is_whole and bool(found))
+    return SampledExamples(counted or found, is_whole and bool(found))
 
 
 def _in_files(
-    sources: Sequence[Source], edges: Sequence[int], ranges: Sequence[tuple[int, int]]
-) -> Iterator[tuple[Source, int, int]]:
+    sources: Sequence[InputFile], edges: Sequence[int], ranges: Sequence[tuple[int, int]]
+) -> Iterator[tuple[InputFile, int, int]]:
     """The files of ranges of all bytes, with the range in each."""
     for first, last in ranges:
         at = bisect_right(edges, first) - 1
@@ -131,8 +131,8 @@ def _reader(settings: SparseSettings) -> ExampleReader:
 def all_labels(
     settings: SparseSettings, files: InputFiles, most_bytes: int | None = None
 ) -> tuple[Doubles, Floats] | None:
-    """`Sample.labelled` of all examples; None if more than `most_bytes`, by default `LABELS_BYTES`,
-    would be read, or some are left out.
+    """`SampledExamples.labelled` of all examples; None if more than `most_bytes`, by
+    default `LABELS_BYTES`, would be read, or some are left out.
     """
     reader, found = _reader(settings), list[tuple[Doubles, Floats]]()
     bytes_left = LABELS_BYTES if most_bytes is None else most_bytes
@@ -262,7 +262,7 @@ def _balanced(
     return replace(settings, class_weights=factors, encoding=of_input.text)
 
 
-def _look_at_order(sample: Sample) -> None:
+def _look_at_order(sample: SampledExamples) -> None:
     """Warn if the mean label of the first tenth is far from that of the rest."""
     labels = np.concatenate([piece.labels for piece in sample.pieces])
     tenth = len(labels) // 10

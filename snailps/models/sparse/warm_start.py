@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from snailps.api.worker import Results
 from snailps.config import JobSettings, RawConfig, settings_of
-from snailps.data.columns import Kind, columns_of, declaration_of
+from snailps.data.columns import ColumnKind, columns_of, declaration_of
 from snailps.data.encoding import Encoding, shown
 from snailps.dataclass import dataclass, replace
 from snailps.errors import ConfigError, DataError
@@ -30,7 +30,7 @@ from snailps.files.model_file import HEADER, OF_THE_RUN
 from snailps.files.scratch import Scratch
 from snailps.models.class_weights import BALANCED
 from snailps.models.packed_tables import (
-    Classes,
+    GrownClasses,
     Packed,
     check_model_class,
     opened,
@@ -55,7 +55,7 @@ _OF_EACH = {"epochs", "formats", "keep_state", "columns"}
 
 
 @dataclass(frozen=True, slots=True)
-class _Saved:
+class _SavedState:
     """What a model's file says about it; `classes` are an estimator's labels in their order, and
     `counts` its examples of each so far (empty: the file does not say)."""
 
@@ -80,7 +80,7 @@ class _Saved:
         return [*(encoding.names or encoding.labels or map(float, range(self.settings.class_num)))]
 
 
-def _saved(cls: type[SparseModel], s: SparseSettings) -> _Saved | None:
+def _saved(cls: type[SparseModel], s: SparseSettings) -> _SavedState | None:
     """Read what the continued file says of its model; None for a file of an estimator."""
     said = s.continue_from
     with opened_model(s) as model:
@@ -93,7 +93,7 @@ def _saved(cls: type[SparseModel], s: SparseSettings) -> _Saved | None:
         check_model_class(cls, kept, said)
         settings = RawConfig.from_mapping(kept, said).build(cls.Settings)
         assert isinstance(settings, SparseSettings)
-        found = _Saved(
+        found = _SavedState(
             settings,
             tuple(about.get("classes", ())) if settings.class_num else (),
             tuple(about.get("counts", ())) if settings.class_num else (),
@@ -142,7 +142,7 @@ def adopt(cls: type[SparseModel], s: S, explicit: Callable[[str], str | None]) -
         found, lambda name: known[name].place(explicit(name) or s.continue_from), TESTED_ON
     )
     named = columns_of(found.columns, needs_label=False)
-    has_label = bool(found.label_column) or any(one.kind is Kind.LABEL for one in named)
+    has_label = bool(found.label_column) or any(one.kind is ColumnKind.LABEL for one in named)
     if saved.by_name != has_label:
         kinds = ("columns by number", "features by name (label_column, columns)")
         raise ConfigError(
@@ -152,7 +152,7 @@ def adopt(cls: type[SparseModel], s: S, explicit: Callable[[str], str | None]) -
     return replace(found, keep_state="always") if found.keep_state == "auto" else found
 
 
-def _declared(saved: _Saved, s: SparseSettings, where: str | None) -> tuple[str, ...]:
+def _declared(saved: _SavedState, s: SparseSettings, where: str | None) -> tuple[str, ...]:
     """The columns of the model, and further columns that the user ignores."""
     if where is None:
         more: tuple[str, ...] = ()
@@ -167,7 +167,10 @@ def _declared(saved: _Saved, s: SparseSettings, where: str | None) -> tuple[str,
     if not (saved.label or s.label_column):
         return saved.declared + more
     columns = columns_of(saved.declared, needs_label=False)
-    return (*map(declaration_of, (one for one in columns if one.kind is not Kind.LABEL)), *more)
+    return (
+        *map(declaration_of, (one for one in columns if one.kind is not ColumnKind.LABEL)),
+        *more,
+    )
 
 
 def with_labels(cls: type[SparseModel], s: S, files: InputFiles) -> S:
@@ -226,6 +229,6 @@ def put(cls: type[SparseModel], results: Results) -> None:
         counts = _counts(s)
         if saved.counts:  # as in partial_fit: shares are those of all examples so far
             counts[places] += saved.counts
-        classes = Classes.of_counts(places, counts)
+        classes = GrownClasses.of_counts(places, counts)
         tables = cls.grown(saved.settings, s, classes, tables)
     put_tables(results, tables)

@@ -50,7 +50,7 @@ from snailps.models.local_sgd import LocalSgd, RowLayout
 from snailps.models.losses import LOSSES
 from snailps.models.pace import Pace, of_workers
 from snailps.models.packed_tables import NoSurvey, opened, read_packed
-from snailps.models.rows import Lookup, Rows, Scale, Trained
+from snailps.models.rows import RowPlaces, Rows, Scale, Trained
 from snailps.models.seen_blocks import SeenBlocks
 from snailps.models.sparse import evaluate, warm_start
 from snailps.models.sparse.batch import (
@@ -461,7 +461,7 @@ class SparseWorker(SparseModel, Adopted, Reported):
             bias = int(found.places[batch.bias]) if batch.bias >= 0 else -1
             return [replace(batch, places=found.places[batch.places], bias=bias)], asked
 
-        def find(examples: Examples) -> tuple[Examples, Keys, Lookup]:
+        def find(examples: Examples) -> tuple[Examples, Keys, RowPlaces]:
             examples, beyond = self._reader.encoded(examples)
             return examples, beyond, rows.find(examples.keys)
 

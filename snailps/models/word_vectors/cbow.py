@@ -29,7 +29,7 @@ from snailps.models.word_vectors.private_rows import (
     PrivateRows,
     private_num,
 )
-from snailps.models.word_vectors.rotation import Split, WordLease, WordPartition, WordTrainer
+from snailps.models.word_vectors.rotation import WordLease, WordPartition, WordSplit, WordTrainer
 
 Ints = NDArray[np.int32]
 
@@ -61,7 +61,7 @@ CARRY_SHARED_MAX = 0.15
 class CbowTrainer(WordTrainer):
     """Trains leases that have a share of the chunk's text, with targets by output partition."""
 
-    def _words_of(self, block: Block, split: Split) -> NDArray[np.int64]:
+    def _words_of(self, block: Block, split: WordSplit) -> NDArray[np.int64]:
         """All words: any may be an input."""
         return np.arange(len(self._vocabulary))
 
@@ -74,7 +74,7 @@ class CbowTrainer(WordTrainer):
     def examples(self, tokens: Ints, seed: int) -> Windows:
         return Windows(tokens, None, tokens, self.carry)
 
-    def _sorted(self, block: Block, split: Split) -> WordLease:
+    def _sorted(self, block: Block, split: WordSplit) -> WordLease:
         """Read this partition's share of the chunk, and sort its targets."""
         place = block.chunk, block.chunk_blocks, block.part
         get = partial(shared_text.get_chunk, self.model, *place, block.sizes)

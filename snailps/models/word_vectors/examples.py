@@ -110,7 +110,7 @@ def shared_rows(
 Self = TypeVar("Self")
 
 
-class Examples(Protocol):
+class ExampleGroups(Protocol):
     """Groups of examples, numbered from 0."""
 
     def __len__(self) -> int:
@@ -196,7 +196,7 @@ class Windows:
 def train(
     sgd: LocalSgd,
     s: WordVectorSettings,
-    examples: Examples,
+    examples: ExampleGroups,
     groups: Span,
     inputs: Rows,
     bags: Bags,

@@ -44,7 +44,7 @@ from snailps.models.block_trainer import Prepared, Rates, Span, Sums
 from snailps.models.copied_rows import CopiedRows
 from snailps.models.local_sgd import Contention, Floats
 from snailps.models.ngram_rows import pack_vocabulary, unpack_vocabulary
-from snailps.models.rotation.trainer import Lease
+from snailps.models.rotation.trainer import PreparedLease
 from snailps.models.rows import Scale, Trained
 from snailps.models.text_model import BLOCK_BYTES_MAX, TextModel, WordPart, normal_form_of
 from snailps.models.word_vectors.block_size import (
@@ -54,7 +54,7 @@ from snailps.models.word_vectors.block_size import (
 )
 from snailps.models.word_vectors.cbow import CbowTrainer
 from snailps.models.word_vectors.contention import WordContention, steps_a_word
-from snailps.models.word_vectors.examples import Bags, Examples, train
+from snailps.models.word_vectors.examples import Bags, ExampleGroups, train
 from snailps.models.word_vectors.export import file_sizes, neighbours, word_rows, write_files
 from snailps.models.word_vectors.outputs import Targets
 from snailps.models.word_vectors.partitions import most_parts, parts_by_words
@@ -92,11 +92,11 @@ Ints = NDArray[np.int32]
 
 
 @dataclass(slots=True)
-class _Batch:
+class _WordBatch:
     """A block's words and rows, by local numbers."""
 
     tokens: Ints
-    examples: Examples
+    examples: ExampleGroups
     bags: Bags
     targets: Targets
     contention: WordContention | None
@@ -281,7 +281,7 @@ class WordVectors(WordRows, Adopted, Rotated, Reported):
     def rotating(self) -> WordTrainer:
         return SkipGramTrainer(self) if self.settings.model == "skipgram" else CbowTrainer(self)
 
-    def prepare(self, block: Block) -> Prepared | Lease:
+    def prepare(self, block: Block) -> Prepared | PreparedLease:
         """Number a block's words and rows, and start to pull the rows; or prepare a partition."""
         if block.part >= 0:
             return self.rotating.prepare(block)
@@ -321,7 +321,7 @@ class WordVectors(WordRows, Adopted, Rotated, Reported):
             )
         )
         examples = self.rotating.examples(tokens, block.seed)
-        batch = _Batch(tokens, examples, bags, targets, contention, steps, elsewhere)
+        batch = _WordBatch(tokens, examples, bags, targets, contention, steps, elsewhere)
         return Prepared(batch, len(examples), metrics, asked)
 
     def train(self, block: Block) -> Mapping[str, float]:
@@ -332,7 +332,7 @@ class WordVectors(WordRows, Adopted, Rotated, Reported):
         return begin, end
 
     def step(
-        self, batch: _Batch, rows: Sequence[Trained], span: Span, rates: Rates, seed: int
+        self, batch: _WordBatch, rows: Sequence[Trained], span: Span, rates: Rates, seed: int
     ) -> Sums:
         inputs, outputs = rows
         seed += self.settings.model == "skipgram"  # `seed` itself drew windows
@@ -346,7 +346,9 @@ class WordVectors(WordRows, Adopted, Rotated, Reported):
     def judged(self, batch: Any, rows: Sequence[Trained], sums: Sums) -> Mapping[str, float]:
         return self.figures_of([sums])
 
-    def scales(self, batch: _Batch, rows: Sequence[Trained], rate: float) -> Sequence[Scale | None]:
+    def scales(
+        self, batch: _WordBatch, rows: Sequence[Trained], rate: float
+    ) -> Sequence[Scale | None]:
         """Scale by the steps of this worker and of others; AdaGrad's squares add up as they are."""
         if batch.contention is None:
             return [None, None]

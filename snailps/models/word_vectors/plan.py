@@ -22,7 +22,7 @@ from snailps.models.word_vectors.row_classes import gram_rows
 from snailps.models.word_vectors.settings import WordVectorSettings
 
 
-class Training(NamedTuple):
+class TrainingKind(NamedTuple):
     """What a plan knows of a kind of training."""
 
     bytes_a_word: float
@@ -34,10 +34,10 @@ class Training(NamedTuple):
 
 
 TRAININGS = {
-    ("skipgram", False): Training(bytes_a_word=73.0, checkout_words=2_000),
-    ("skipgram", True): Training(bytes_a_word=122.0, checkout_words=10_000, workers_min=3),
-    ("cbow", False): Training(bytes_a_word=200.0, checkout_words=10_000, workers_min=4),
-    ("cbow", True): Training(bytes_a_word=180.0, checkout_words=10_000, workers_min=4),
+    ("skipgram", False): TrainingKind(bytes_a_word=73.0, checkout_words=2_000),
+    ("skipgram", True): TrainingKind(bytes_a_word=122.0, checkout_words=10_000, workers_min=3),
+    ("cbow", False): TrainingKind(bytes_a_word=200.0, checkout_words=10_000, workers_min=4),
+    ("cbow", True): TrainingKind(bytes_a_word=180.0, checkout_words=10_000, workers_min=4),
 }
 """By model, and whether words have n-grams."""
 
@@ -81,7 +81,7 @@ PIECES = 3
 """Pieces in memory at a time: one in training, one prepared, one of the next chunk."""
 
 
-def training_of(s: WordVectorSettings) -> Training:
+def training_of(s: WordVectorSettings) -> TrainingKind:
     return TRAININGS[s.model, s.maxn > 0]
 
 

@@ -87,7 +87,7 @@ class PrivateRows:
         runs: int,
         turns: int,
         windows: Windows,
-    ) -> tuple[Windows, Run]:
+    ) -> tuple[Windows, PrivateTurns]:
         """Choose the words of a checkout of `runs` runs, of `turns` turns each.
 
         `windows` have a list of targets, of which each sees some `reach` places to each side.
@@ -104,7 +104,7 @@ class PrivateRows:
         bag[1:] += opened * np.int32(self.words)
         words = np.flatnonzero(opened).astype(np.int32)
         of_run = Windows(bag[tokens + 1], targets, windows.words, windows.carry)
-        return of_run, Run(self, words, turns, sgd, rows)
+        return of_run, PrivateTurns(self, words, turns, sgd, rows)
 
 
 def private_num(s: WordVectorSettings, parts: int, words: int) -> int:
@@ -117,7 +117,7 @@ def private_num(s: WordVectorSettings, parts: int, words: int) -> int:
     return words if has else 0
 
 
-class Run:
+class PrivateTurns:
     """The private rows of a checkout, which are open for `turns` turns at a time.
 
     Written by the thread that trains; kernels write the rows between `open` and `close`.

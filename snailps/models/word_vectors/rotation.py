@@ -34,9 +34,9 @@ from snailps.models.rotation.partition_rows import PartitionRows
 from snailps.models.rotation.splits import assign, assign_by_hash
 from snailps.models.rotation.trainer import (
     Checkout,
+    InputPartition,
     Judged,
-    Lease,
-    Partition,
+    PreparedLease,
     Rates,
     RotationTrainer,
     Span,
@@ -46,11 +46,11 @@ from snailps.models.rotation.trainer import (
 from snailps.models.row_bounds import are_bounded
 from snailps.models.word_vectors import shared_text
 from snailps.models.word_vectors.block_size import NOISE_REUSE
-from snailps.models.word_vectors.examples import Bags, Examples, Rows, train
+from snailps.models.word_vectors.examples import Bags, ExampleGroups, Rows, train
 from snailps.models.word_vectors.outputs import Noise, SampledRows, Targets
 from snailps.models.word_vectors.part_noise import PartNoise
 from snailps.models.word_vectors.plan import keeps_all_rows, keeps_part
-from snailps.models.word_vectors.private_rows import Run, private_num
+from snailps.models.word_vectors.private_rows import PrivateTurns, private_num
 from snailps.models.word_vectors.word_rows import WordRows
 
 FREQUENT = 4096
@@ -61,7 +61,7 @@ NO_WORDS: Ints = np.zeros(0, np.int32)
 
 
 @dataclass(frozen=True, slots=True)
-class Split:
+class WordSplit:
     """The partitions of all words, for given sizes of the input partitions."""
 
     inputs: Ints
@@ -83,7 +83,7 @@ class Split:
         return len(self.noise) == 1
 
 
-class WordPartition(Partition):
+class WordPartition(InputPartition):
     """The words of an input partition.
 
     ``place[w]`` is the number of word w in the partition, or -1; a last entry maps token -1 to
@@ -105,17 +105,17 @@ class WordPartition(Partition):
 
 
 @dataclass(slots=True)
-class WordLease(Lease):
+class WordLease(PreparedLease):
     """A prepared lease of an input partition of words."""
 
     part: WordPartition
-    split: Split
-    of_part: Callable[[int], Examples] | None = None
+    split: WordSplit
+    of_part: Callable[[int], ExampleGroups] | None = None
     """``of_part(i)`` makes the examples of output partition i, once.  None: a checkout reads its
     share of the text."""
-    first: tuple[int, Examples] | None = None
+    first: tuple[int, ExampleGroups] | None = None
     """The first checkout that reads its share, and its examples, prepared ahead."""
-    run_of: Callable[[Any], tuple[Examples, Run]] | None = None
+    run_of: Callable[[Any], tuple[ExampleGroups, PrivateTurns]] | None = None
     """``run_of(examples)`` of a checkout opens private rows, and has the examples use their bags.
     None: all rows are trained in place."""
 
@@ -135,21 +135,21 @@ class WordTrainer(RotationTrainer):
         self._vocabulary = model.vocabulary
         self._keep = model.keep
         self._noise = model.vocabulary.noise(model.settings.ns_exponent)
-        self._splits: dict[tuple[tuple[int, ...], int], Split] = {}
+        self._splits: dict[tuple[tuple[int, ...], int], WordSplit] = {}
         self._too_large: Which | None = None  # a partition whose rows do not fit into memory
         self.numbers = WordNumbers(len(model.vocabulary))  # used by the thread that checks out
 
     # --- what an example is --------------------------------------------------------------------
 
     @abstractmethod
-    def examples(self, tokens: Ints, seed: int) -> Examples:
+    def examples(self, tokens: Ints, seed: int) -> ExampleGroups:
         """Make all examples of a text, whose words are numbered alike as input and as output."""
 
     @abstractmethod
-    def _sorted(self, block: Block, split: Split) -> WordLease:
+    def _sorted(self, block: Block, split: WordSplit) -> WordLease:
         """Prepare a lease whose examples are sorted by output partition."""
 
-    def _words_of(self, block: Block, split: Split) -> NDArray[np.int64]:
+    def _words_of(self, block: Block, split: WordSplit) -> NDArray[np.int64]:
         """The words whose input rows a partition has."""
         return np.flatnonzero(split.inputs == block.part)
 
@@ -167,7 +167,7 @@ class WordTrainer(RotationTrainer):
         split = self._split_of(block.sizes, block.output_parts)
         return self._whole(block, split) if split.is_whole else self._sorted(block, split)
 
-    def _whole(self, block: Block, split: Split) -> WordLease:
+    def _whole(self, block: Block, split: WordSplit) -> WordLease:
         """Prepare a lease whose checkouts are shares of the text."""
         part = self._part_of(block, split)
         count = partial(shared_text.count, self.model, block.chunk, block.chunk_blocks)
@@ -179,7 +179,7 @@ class WordTrainer(RotationTrainer):
             lease.first = to_train[0], self.read(block, to_train[0])
         return lease
 
-    def read(self, block: Block, checkout: int) -> Examples:
+    def read(self, block: Block, checkout: int) -> ExampleGroups:
         """Make all examples of a checkout's share of the text."""
         model, checkouts = self.model, block.output_parts
         blocks, sizes = block.chunk_blocks, (1,) * checkouts
@@ -191,7 +191,7 @@ class WordTrainer(RotationTrainer):
     def _part_of(
         self,
         block: Block,
-        split: Split,
+        split: WordSplit,
         present: NDArray[np.int64] | None = None,
         tokens: int = 0,
     ) -> WordPartition:
@@ -223,7 +223,7 @@ class WordTrainer(RotationTrainer):
         self.part = part
         return part
 
-    def _split_of(self, sizes: tuple[int, ...], output_parts: int) -> Split:
+    def _split_of(self, sizes: tuple[int, ...], output_parts: int) -> WordSplit:
         """The split into these partitions; kept, since it changes only with workers and speeds."""
         split = self._splits.get((sizes, output_parts))
         if split is None:
@@ -232,7 +232,7 @@ class WordTrainer(RotationTrainer):
             self._splits = {(sizes, output_parts): split}
         return split
 
-    def _new_split(self, sizes: tuple[int, ...], output_parts: int) -> Split:
+    def _new_split(self, sizes: tuple[int, ...], output_parts: int) -> WordSplit:
         kept = self._vocabulary.counts.astype(np.float64) * self._keep
         parts = len(sizes)
         inputs, sharers, bundling = self._input_parts(kept, sizes)
@@ -242,12 +242,12 @@ class WordTrainer(RotationTrainer):
         shares[1:] = np.bincount(inputs, kept, parts).cumsum() / kept.sum()
         shares[-1] = 1.0
         noise = tuple(PartNoise(of_part, self._noise[of_part]) for of_part in words)
-        return Split(inputs, outputs, noise, shares, sharers, bundling)
+        return WordSplit(inputs, outputs, noise, shares, sharers, bundling)
 
     def _input_parts(
         self, kept: NDArray[np.float64], sizes: tuple[int, ...]
     ) -> tuple[Ints, NDArray[np.int16] | None, Any]:
-        """The partition of each word's input row, `Split.sharers` and `Split.bundling`."""
+        """The partition of each word's input row, `WordSplit.sharers` and `WordSplit.bundling`."""
         return assign(kept, sizes, 2 * self.model.settings.seed), None, None
 
     # --- a lease, trained ---------------------------------------------------------------------
@@ -307,7 +307,7 @@ class WordTrainer(RotationTrainer):
         self,
         part: WordPartition,
         bags: Bags,
-        examples: Examples,
+        examples: ExampleGroups,
         outputs: Rows,
         targets: Targets,
         groups: Span,

@@ -24,7 +24,7 @@ from snailps.models.word_vectors import shared_text
 from snailps.models.word_vectors.examples import Pairs, shared_rows
 from snailps.models.word_vectors.partitions import STEPS_APART, assign_by_grams
 from snailps.models.word_vectors.plan import keeps_near
-from snailps.models.word_vectors.rotation import Split, WordLease, WordPartition, WordTrainer
+from snailps.models.word_vectors.rotation import WordLease, WordPartition, WordSplit, WordTrainer
 
 BUNDLE = 8
 """Most contexts that a centre word is trained with at a time."""
@@ -84,7 +84,7 @@ class SkipGramTrainer(WordTrainer):
                 break
         return inputs, sharers, least
 
-    def _sorted(self, block: Block, split: Split) -> WordLease:
+    def _sorted(self, block: Block, split: WordSplit) -> WordLease:
         """Sort the pairs by output partition; durable checkouts have none."""
         s = self.model.settings
         get = partial(
@@ -139,7 +139,7 @@ class SkipGramTrainer(WordTrainer):
     def _sharing(
         self,
         block: Block,
-        split: Split,
+        split: WordSplit,
         part: WordPartition,
         rows: NDArray[np.int64],
         words: Ints,

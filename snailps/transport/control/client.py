@@ -59,7 +59,7 @@ class _Call:
 
 
 @dataclass(frozen=True, slots=True)
-class _Order:
+class _MasterCall:
     """A call of the master; `done`: the finished future of its handler, to be sent as the
     answer."""
 
@@ -140,7 +140,7 @@ class ControlClient:
         self._next = 1
         self._lost: str | None = None
         self._thread = threading.Thread(target=self._read, name="snailps-control", daemon=True)
-        self._orders: queue.SimpleQueue[_Order | None] = queue.SimpleQueue()
+        self._orders: queue.SimpleQueue[_MasterCall | None] = queue.SimpleQueue()
 
     def start(self) -> None:
         """Start the reader thread, and the one that handles the master's calls in order."""
@@ -309,7 +309,7 @@ class ControlClient:
         message = messages.decode(frame.body)
         if frame.kind == Kind.CALL:
             # In another thread: it may take long, and a Stop must be heard meanwhile.
-            self._orders.put(_Order(self._generation, frame, message))
+            self._orders.put(_MasterCall(self._generation, frame, message))
         else:
             self._handle(self._generation, frame, message)
 
@@ -327,7 +327,7 @@ class ControlClient:
             if isinstance(result, Future):
                 # Answered by the orders' thread: the one that completes the future may hold locks.
                 result.add_done_callback(
-                    lambda done: self._orders.put(_Order(generation, frame, message, done))
+                    lambda done: self._orders.put(_MasterCall(generation, frame, message, done))
                 )
             else:
                 self._reply(generation, frame, result)

@@ -82,7 +82,7 @@ Reply = Callable[[messages.Message | Encoded | SnailError], None]
 
 
 @dataclass(frozen=True, slots=True)
-class _Call:
+class _CallToNode:
     """An unanswered call of the master."""
 
     answers: messages.Answers
@@ -104,7 +104,7 @@ class Peer:
     ended: bool = False
     out: SendQueue = field(default_factory=SendQueue)
     writing: bool = False  # the selector watches for room to send
-    calls: dict[int, _Call] = field(default_factory=dict)
+    calls: dict[int, _CallToNode] = field(default_factory=dict)
     next_call: int = 1
 
 
@@ -241,7 +241,7 @@ class ControlServer:
         encoded = self._encode(message)  # first: if that fails, no call must stay open
         number = peer.next_call
         peer.next_call += 1
-        peer.calls[number] = _Call(messages.Answers.of(message), on_answer)
+        peer.calls[number] = _CallToNode(messages.Answers.of(message), on_answer)
         self._say(peer, Kind.CALL, encoded, number)
 
     def close_peer(self, peer: Peer) -> None:
