@@ -1,5 +1,6 @@
 """The lives of a cluster: the table of the design page is the program's."""
 
+import re
 from dataclasses import fields
 from pathlib import Path
 
@@ -26,3 +27,11 @@ def test_each_column_has_a_reader():
     read = "".join(path.read_text() for path in master.rglob("*.py") if path.name != "life.py")
     for field in fields(Life):
         assert field.name == "name" or f"life.{field.name}" in read, field.name
+
+
+def test_no_part_asks_which_life_it_lives():
+    """A question of one life is a column: the next life would be forgotten where it is asked."""
+    asks = re.compile(r"\blife(\.name|\s*(==|!=|is|in)\s)|\b(COMMAND|SESSION|LASTING)\.\w")
+    package = PAGE.parents[2] / "snailps"
+    asking = [path.name for path in package.rglob("*.py") if asks.search(path.read_text())]
+    assert asking == []
