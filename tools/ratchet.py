@@ -1,4 +1,5 @@
-"""What must not grow again: special cases, questions for policies, strays in git, words to learn.
+"""What must not grow again: special cases, questions for policies, strays in git, words to learn,
+names with several meanings.
 
     python tools/ratchet.py .        exits with 1, and names the lines, where there are more
 
@@ -25,6 +26,7 @@ SCHEDULES = "questions for the schedule outside of its policy"
 NOT_ME = "methods of schedules that answer nothing"
 STRAYS = "names at the root that do not belong there"
 PRIVATE = "lines of tests that touch private names"
+SHARED = "class names with several classes"
 PATTERNS = {
     FORKS: r"\bworkers\s*(==|!=|<=?|>=?)\s*[12]\b",
     PARTS: r"\bparts\s*(==|!=|<=|>)\s*1\b|\bsplit\.is_whole\b",
@@ -45,6 +47,7 @@ MOST = {
     "stubs": 0,
     "terms": 110,
     STRAYS: 0,
+    SHARED: 26,
 }
 ROOT_NAMES = frozenset(
     {
@@ -69,6 +72,7 @@ HINTS = {
     PRIVATE: "use what the product's own callers use",
     "stubs": "tools/stubs.py makes them",
     "terms": "docs/glossary.md: use a word that is there",
+    SHARED: "choose a name that says what the class holds, and that no other class has",
     STRAYS: "move it into a folder, add it to .gitignore, or name it in ROOT_NAMES with its reason",
 }
 
@@ -160,6 +164,32 @@ def private_names(root: Path) -> list[str]:
     return found
 
 
+CLASS = re.compile(
+    r"^\s*(?:cdef |cpdef )?(?:public |api )?class (\w+)\s*(?:\(.*\))?:", re.MULTILINE
+)
+"""A class of a .pyx; its first line is one line."""
+
+
+def shared_names(root: Path) -> list[str]:
+    """Names that stand for several classes, with the places of these.
+
+    Nested classes count.  A leading underscore does not tell classes apart: it is not spoken.
+    """
+    found: dict[str, list[str]] = {}
+    for path in sorted((root / "snailps").rglob("*.py*")):
+        text = path.read_text(encoding="utf-8") if path.suffix in (".py", ".pyx") else ""
+        if path.suffix == ".py":
+            nodes = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.ClassDef)]
+            classes = [(node.name, node.lineno) for node in nodes]
+        else:
+            matches = CLASS.finditer(text)
+            classes = [(m[1], text.count("\n", 0, m.start(1)) + 1) for m in matches]
+        for name, line in classes:
+            found.setdefault(name.lstrip("_"), []).append(f"{path.relative_to(root)}:{line}")
+    names = sorted(name for name in found if len(found[name]) > 1)
+    return [f"{name}: {', '.join(found[name])}" for name in names]
+
+
 def places(root: Path) -> dict[str, list[str]]:
     """Where each kind of what must not grow is."""
     found: dict[str, list[str]] = {name: [] for name in MOST}
@@ -176,6 +206,7 @@ def places(root: Path) -> dict[str, list[str]]:
                     found[name].append(f"{where}:{number}: {line.strip()}")
     found[NOT_ME] = silent_methods(root)
     found[PRIVATE] = private_names(root)
+    found[SHARED] = shared_names(root)
     found["stubs"] = git(root, "ls-files", "*.pyi")
     # Tracked names alone: what lies about in a checkout is its owner's, until it is added.
     roots = {name.partition("/")[0] for name in git(root, "ls-files")}

@@ -110,3 +110,21 @@ def test_lines_of_a_commit_are_counted_by_package(tree):
     subprocess.run([*git, "add", "-A"], check=True)
     subprocess.run([*git, "commit", "-qm", "one"], check=True)
     assert RATCHET["lines_of"](tree, "HEAD") == {"snailps/data": 2}
+
+
+def test_name_of_several_classes_is_named_with_its_places(tree, capsys):
+    name = "class names with several classes"
+    pairs = "".join(f"class Name{number}:\n    x = 1\n" for number in range(most(name)))
+    (tree / "snailps" / "a.py").write_text(pairs + "class Run(Base):\n    x = 1\n")
+    (tree / "snailps" / "b.py").write_text(pairs)
+    assert RATCHET["main"](tree) == 0
+    nested = "class Outer:\n    class _Run:\n        pass\n"
+    (tree / "snailps" / "c.py").write_text(nested)
+    assert RATCHET["main"](tree) == 1
+    line = 2 * most(name) + 1
+    assert f"Run: snailps/a.py:{line}, snailps/c.py:2" in capsys.readouterr().out
+    (tree / "snailps" / "c.py").unlink()
+    (tree / "snailps" / "d.pyx").write_text("\ncdef class Run(Base[int]):\n    pass\n")
+    (tree / "snailps" / "d.pyi").write_text("class Name: ...\nclass Run: ...\n")
+    assert RATCHET["main"](tree) == 1
+    assert f"Run: snailps/a.py:{line}, snailps/d.pyx:2\n" in capsys.readouterr().out
