@@ -1,6 +1,6 @@
 """The number of epochs that a model chooses for a job with ``epochs: auto``.
 
-    epochs: auto -> Cut.passes(settings, files) -> Passes -> the job (`master/job/job.py`)
+    epochs: auto -> Cut.passes(settings, files) -> Passes -> the job (`master/job/beginning.py`)
 
 A model declares ``epochs: int = setting(0, **EPOCHS_AUTO)`` and overrides `Cut.passes`.
 

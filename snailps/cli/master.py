@@ -248,7 +248,7 @@ def run_of(
     )
     if job is None:
         return run
-    return replace(run, model=job.name, output=_absolute(job.output))
+    return replace(run, model=job.model.name, output=_absolute(job.settings.output))
 
 
 def last_of(master: Master) -> dict[str, Any]:
@@ -278,7 +278,7 @@ def close(
     if master_job and not master.left:
         ending = ending_of(
             figures,
-            job=master_job.name,
+            job=master_job.model.name,
             status=cast("Status", last),
             losses=progress.losses,
             why=(verdict or BUG) if code else "",

@@ -26,7 +26,6 @@ from typing import Any
 
 from snailps.api.export_progress import SHARE_MIN
 from snailps.api.tables import Table
-from snailps.api.traits import Adopted, trait_of
 from snailps.config import CHECKPOINT_SETTINGS, CheckpointSettings
 from snailps.config.fields import settings_of
 from snailps.dataclass import dataclass, field
@@ -34,8 +33,7 @@ from snailps.errors import CheckpointError, ConfigError, SnailError, explain
 from snailps.master.broadcast import Broadcast
 from snailps.master.effects import Outbox
 from snailps.master.events import Answer
-from snailps.master.job.job import Job
-from snailps.master.job.session import SessionJob
+from snailps.master.job.session import Record, SessionJob
 from snailps.master.job.state import JobState
 from snailps.master.member import Member
 from snailps.master.membership import Membership
@@ -117,7 +115,7 @@ class _Pending:
 
 @dataclass(eq=False, slots=True)
 class _Saving(_Pending):
-    job: Job | SessionJob = None  # type: ignore[assignment]
+    record: Record = None  # type: ignore[assignment]
     tables: tuple[dict[str, Any], ...] = ()
     clock: int = -1  # in bsp: the clock of which a slot is withheld until the rows are saved
     state: JobState | None = None  # in bsp: as it is at the beginning of `clock`
@@ -160,9 +158,9 @@ def _nothing(result: Any, now: float) -> None:
     """Nothing follows."""
 
 
-def _resume_leases(job: Job | SessionJob) -> None:
+def _resume_leases(record: Record) -> None:
     """Release the entries that were withheld until the rows are copied."""
-    if (slots := job.schedule.slots) is not None:
+    if (slots := record.schedule.slots) is not None:
         slots.resume_leases()
 
 
@@ -203,7 +201,7 @@ class CheckpointController:
         self._saving: _Saving | None = None
         self._restoring: _Restoring | None = None
         self._begun_at = 0.0
-        self._job: Job | SessionJob
+        self._record: Record
         self._reset()
 
     def beside(self, files: Files, hooks: Hooks) -> CheckpointController:
@@ -227,16 +225,16 @@ class CheckpointController:
 
     # --- the beginning of a job --------------------------------------------------------------
 
-    def check_opened(self, job: Job | SessionJob, opened: Opened | None) -> None:
+    def check_opened(self, record: Record, opened: Opened | None) -> None:
         """Refuse the checkpoints of another job; beside the loop."""
         for candidate in opened.candidates if opened is not None else ():
-            self._check_same(job, candidate)
+            self._check_same(record, candidate)
         if opened is not None:
             self._files.clear()
 
     def open(
         self,
-        job: Job | SessionJob,
+        record: Record,
         settings: CheckpointSettings,
         *,
         resumes: bool,
@@ -249,27 +247,25 @@ class CheckpointController:
         opened = None
         try:
             opened = self._files.open(settings, resumes=resumes, anyway=anyway)
-            self.check_opened(job, opened)
+            self.check_opened(record, opened)
         except Exception as error:
             if opened is not None:
                 self._files.release(opened.taken, "")
             if needed:
                 raise
             text = "the checkpoints cannot be used: %s. %s, and its next checkpoint tries again"
-            log.warning(text, explain(error), job.goes_on[:1].upper() + job.goes_on[1:])
+            log.warning(text, explain(error), record.goes_on[:1].upper() + record.goes_on[1:])
             return Opened(NOT_OPEN, self._files.path_of(settings), [])
         return opened
 
-    def opened(
-        self, job: Job | SessionJob, opened: Opened | None, now: float, *, resumes: bool
-    ) -> None:
+    def opened(self, record: Record, opened: Opened | None, now: float, *, resumes: bool) -> None:
         """Begin a job with the checkpoints found. Without `resumes` it continues from the journal:
         servers still have its rows, which are newer than any checkpoint."""
         self._reset()
-        self._job, self._begun_at = job, now
+        self._record, self._begun_at = record, now
         if opened is None:
             return
-        settings = job.settings
+        settings = record.settings
         self._path, self._candidates = opened.path, opened.candidates
         self._taken = opened.taken
         self._interval_s, self._period = settings.checkpoint_interval, settings.param_backup_period
@@ -304,21 +300,23 @@ class CheckpointController:
         """Have servers end saves and loads that a lost master ordered."""
         self._stop_saving(self._members.nodes("server"))
 
-    def _check_same(self, job: Job | SessionJob, candidate: Candidate) -> None:
-        saved, present = candidate.manifest.job, job.identity(_MAY_DIFFER)
+    def _check_same(self, record: Record, candidate: Candidate) -> None:
+        saved, present = candidate.manifest.job, record.identity(_MAY_DIFFER)
         # A checkpoint of an earlier version lacks newer settings, which have no effect while they
         # are empty, and may have values of settings that this job does not read: neither makes
         # another job of it, and a value that is not read could not be given to match.
-        declared = settings_of(type(job.settings))
-        unread = {name for name, setting in declared.items() if not setting.is_read(job.settings)}
+        declared = settings_of(type(record.settings))
+        unread = {
+            name for name, setting in declared.items() if not setting.is_read(record.settings)
+        }
         names = [n for n in present if n not in unread and saved.get(n, "") != present[n]]
         if "worker_class" in names:  # the models have other settings, too
             names = ["worker_class"]
         differ = []
-        if sorted(candidate.sources) != sorted(job.input.sources):
+        if sorted(candidate.sources) != sorted(record.sources):
             differ.append("the input has other files, or files of other lengths")
             # settings that it completes itself
-            names = [name for name in names if name not in trait_of(job.cls, Adopted).completed]
+            names = [name for name in names if name not in record.completed]
         differ += [
             f"{name} is {present[name]:.{SHOWN_CHARS}} here and "
             f"{saved.get(name, 'not set'):.{SHOWN_CHARS}} there"
@@ -330,25 +328,25 @@ class CheckpointController:
                 f"{candidate.path} is a checkpoint of another job: {'; '.join(differ[:3])}. Choose "
                 "another checkpoint_dir, or begin anew with --fresh"
             )
-        self._check_methods(job, candidate)
+        self._check_methods(record, candidate)
 
-    def check_rows(self, job: SessionJob, candidate: Candidate) -> None:
+    def check_rows(self, record: SessionJob, candidate: Candidate) -> None:
         """Refuse rows that this cluster cannot take, of whichever job they are."""
         if differ := self._differs_in_fragments(candidate):
             raise ConfigError(
                 f"{candidate.path}: {differ[0]}: fragments are fixed for the life of a model. "
                 f"Start the master with frag_num={candidate.manifest.frag_num}"
             )
-        self._check_methods(job, candidate)
+        self._check_methods(record, candidate)
 
     def _differs_in_fragments(self, candidate: Candidate) -> list[str]:
         here, there = self._members.frag_num, candidate.manifest.frag_num
         return [] if here == there else [f"frag_num is {here} here and {there} there"]
 
-    def _check_methods(self, job: Job | SessionJob, candidate: Candidate) -> None:
+    def _check_methods(self, record: Record, candidate: Candidate) -> None:
         tables = [Table.from_dict(item["table"]) for item in candidate.manifest.tables]
         declared = [table for _, table in [*self._members.table_registry.tables.values()]]
-        job.check_methods(tables, candidate.path, declared)
+        record.check_methods(tables, candidate.path, declared)
 
     # --- the loop ----------------------------------------------------------------------------
 
@@ -378,11 +376,11 @@ class CheckpointController:
         self._begun_at = now
         self._pushes_saved = self.pushes  # of earlier jobs of a session
 
-    def check(self, job: Job | SessionJob, now: float) -> bool:
+    def check(self, record: Record, now: float) -> bool:
         """Begin a checkpoint if one is due and no shard changes over; whether it was begun."""
         begins = not self._shard_orders.moving and self.is_due(now)
         if begins:
-            self.begin(job, now)
+            self.begin(record, now)
         return begins
 
     @property
@@ -479,7 +477,7 @@ class CheckpointController:
                 pending.broadcast.forget()
         saving, self._saving, self._restoring = self._saving, None, None
         if saving is not None:
-            _resume_leases(saving.job)
+            _resume_leases(saving.record)
             if saving.begun is not None:
                 self._drop(saving.begun)
         self.forget_others()
@@ -544,36 +542,37 @@ class CheckpointController:
 
     # --- saving ------------------------------------------------------------------------------
 
-    def begin(self, job: Job | SessionJob, now: float) -> None:
+    def begin(self, record: Record, now: float) -> None:
         self._begun_at = now
         self._pushes_saved = self.pushes
         tables = tuple(
             {"number": number, "table": table.to_dict()}
             for number, table in self._members.table_registry.tables.values()
         )
-        saving = self._saving = _Saving([], now, job=job, tables=tables)
+        saving = self._saving = _Saving([], now, record=record, tables=tables)
         saving.enter(now)
         needed = _bytes_of(self._members.joined("server"))
         # Above the number of any failed checkpoint: servers may still report on it.
         above = max(self._number, self.numbers.newest)
-        begin = partial(self._begin, job, above, needed)
+        begin = partial(self._begin, record, above, needed)
         saving.work = self._out.work(begin, partial(self._begun, saving), "checkpoint")
 
-    def _begin(self, job: Job | SessionJob, above: int, needed: int) -> tuple[Opened | None, Begun]:
+    def _begin(self, record: Record, above: int, needed: int) -> tuple[Opened | None, Begun]:
         """Begin a checkpoint beside the loop, in a folder that could not be opened before."""
         opened = None
         if self._taken == NOT_OPEN:
-            opened = self.open(job, job.settings, resumes=False)
+            opened = self.open(record, record.settings, resumes=False)
         return opened, self._files.begin(above, self._members.cluster_id, needed)
 
-    def dump_job(
-        self, job: Job | SessionJob, clock: int, now: float
-    ) -> tuple[JobState, dict[str, Any]]:
+    def dump_job(self, record: Record, clock: int, now: float) -> tuple[JobState, dict[str, Any]]:
         """State of the job at this clock, and its description for the manifest."""
-        state = job.dump(now, clock=clock)
-        share = job.schedule.plan.share(state.done)
-        about = {**job.identity(_MAY_DIFFER), "progress": share, "units": state.units}
-        about |= {"counts": job.counts, "settings": outward(job.plain_settings(), without_secrets)}
+        state = record.dump(now, clock=clock)
+        share = record.schedule.plan.share(state.done)
+        about = {**record.identity(_MAY_DIFFER), "progress": share, "units": state.units}
+        about |= {
+            "counts": record.unit,
+            "settings": outward(record.plain_settings(), without_secrets),
+        }
         registry = self._members.table_registry
         about["tables_of_job"] = registry.used if self._hooks.of_job else [*registry.of_job]
         if best_rows := state.figures.get("tested", {}).get("kept", ""):
@@ -600,14 +599,14 @@ class CheckpointController:
         self._number = begun.number
         if self._shares_numbers:
             self.numbers.newest = self._number
-        if (slots := saving.job.schedule.slots) is not None:
+        if (slots := saving.record.schedule.slots) is not None:
             saving.clock = slots.withhold(saving.number)
         self._save_when_open(saving, now)
 
     def _save_when_open(self, saving: _Saving, now: float) -> None:
         """Order the save; in bsp once its clock is open, and until then nothing is held up. From
         the dump of the state on no shard begins to move; one that changes over is waited for."""
-        slots = saving.job.schedule.slots
+        slots = saving.record.schedule.slots
         if saving.begun is None:
             return
         if saving.state is None:
@@ -618,7 +617,7 @@ class CheckpointController:
             if slots is not None and slots.open < saving.clock:
                 self._report_late(saving, slots.open, now)
                 return
-            saving.state, saving.about = self.dump_job(saving.job, saving.clock, now)
+            saving.state, saving.about = self.dump_job(saving.record, saving.clock, now)
         if not self._shard_orders.moving:
             self._order_save(saving, now)
 
@@ -650,7 +649,7 @@ class CheckpointController:
         if broadcast.error:
             self._save_failed(saving, CheckpointError(broadcast.error), now)
             return
-        _resume_leases(saving.job)
+        _resume_leases(saving.record)
         saving.files = [item for saved in broadcast.answers.values() for item in saved.files]
         assert saving.begun is not None
         assert saving.state is not None
@@ -680,7 +679,7 @@ class CheckpointController:
         self._saving = None
         self.saved += 1
         self._newest, self._saved_at = (number, share), now
-        what = saving.job.describe_share(share)
+        what = saving.record.describe_share(share)
         log.log(
             logging.INFO if self._hooks.reports else logging.DEBUG,
             "checkpoint %d: %s, %s rows, %s MB in %.2f s, to %s",
@@ -696,7 +695,7 @@ class CheckpointController:
         self._saving = None
         if saving.broadcast is not None:
             saving.broadcast.forget()
-        _resume_leases(saving.job)
+        _resume_leases(saving.record)
         if not isinstance(error, SnailError):
             log.error("a checkpoint failed", exc_info=error)
         if saving.begun is not None:
@@ -705,11 +704,11 @@ class CheckpointController:
         self._begun_at = max(self._begun_at, now + RETRY_S - self._interval_s)
         log.error(
             "CHECKPOINT FAILED, %s unsaved (%s): %s",
-            saving.job.goes_on,
+            saving.record.goes_on,
             f"newest good one: {self._newest[0]}" if self._newest else "there is none yet",
             explain(error),
         )
-        text = f"a checkpoint failed: {explain(error)}; {saving.job.goes_on} unsaved"
+        text = f"a checkpoint failed: {explain(error)}; {saving.record.goes_on} unsaved"
         self._out.happened("warning", "", text)
         self._hooks.not_saved(explain(error), now)
 
@@ -801,7 +800,7 @@ class CheckpointController:
         candidate = restoring.left[0]
         share = float(candidate.manifest.job["progress"])
         rows = sum(part.rows for part in broadcast.answers.values())
-        what = self._job.describe_share(share)
+        what = self._record.describe_share(share)
         log.log(
             self._hooks.level,
             "continuing from checkpoint %d of %s: %s, %s rows in %.1f s",

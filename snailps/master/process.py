@@ -51,8 +51,9 @@ from snailps.master.event_log import LogTail
 from snailps.master.job.input import check_driver_files
 from snailps.master.job.job import Job
 from snailps.master.job.model_reader import ModelReader
+from snailps.master.job.record import JobRecord
 from snailps.master.job.recovery import Recovered
-from snailps.master.job.session import SessionJob
+from snailps.master.job.session import Record, SessionJob
 from snailps.master.job.state import JobState, pack
 from snailps.master.journal import Journal
 from snailps.master.life import COMMAND, Life
@@ -139,9 +140,7 @@ class _Services:
                     "accept_source at the master and all workers (docs/security.md)"
                 )
             define(source)
-        job = Job(RawConfig.from_mapping(settings, "the submitted job"), now=now)
-        job.source = source
-        return job
+        return Job(RawConfig.from_mapping(settings, "the submitted job"), now=now, source=source)
 
     def more_files(self) -> CheckpointFiles:
         return CheckpointFiles()
@@ -303,7 +302,11 @@ class Master:
         """Folder of the journal of a job, or of what is kept for drivers; None: there is none."""
         if not self._launch.life.outlives_drivers or self._settings.on_node_loss != "recover":
             return None
-        return journal_path(self._settings, job or self.session)
+        return journal_path(self._settings, self._record(job))
+
+    def _record(self, job: Job | None) -> Record:
+        """What the journal is of."""
+        return self.session if job is None else JobRecord(job)
 
     def status(self) -> Status:
         return self._report.status(time.monotonic())
@@ -313,7 +316,7 @@ class Master:
 
     def _origins(self) -> list[list[str]]:
         """Key, value and origin of the settings of the job and of the master."""
-        origins = [*(self.job.origins if self.job is not None else ()), *self._own_settings]
+        origins = [*(self.job.model.origins if self.job is not None else ()), *self._own_settings]
         return [list(setting) for setting in origins]
 
     def catch_signals(self) -> None:
@@ -331,17 +334,17 @@ class Master:
         settings, now = self._settings, time.monotonic()
         self._log_tail.open()
         wall_s = time.time() - now
-        life, job_or_session = self._launch.life, job or self.session
+        life, record = self._launch.life, self._record(job)
         self._journal = Journal(self.journal_path(job))
         past: Recovered | None = None
         cluster_id = int.from_bytes(os.urandom(8), "little") | 1
         if self._journal.path is not None:
-            check_output(job_or_session.output)
-            past = unended(self._journal, job_or_session, settings.frag_num, life)
+            check_output(record.output)
+            past = unended(self._journal, record, settings.frag_num, life)
             if past is not None:
                 cluster_id = past.facts[0].data["cluster_id"]
         if job is not None:
-            check_results(job.cls, job.settings, takes_over=past is not None)
+            check_results(job.model.cls, job.settings, takes_over=past is not None)
             refuse_sources([settings.json_log], named_sources(job.settings), "json_log")
         self._reader = ModelReader(settings.request_timeout, self.trust, cluster_id)
         self.core = MasterCore(
@@ -382,7 +385,7 @@ class Master:
             if past is not None:
                 self._journal.go_on([numbers])
             else:
-                first = first_fact(cluster_id, job_or_session, settings.frag_num, wall_s + now)
+                first = first_fact(cluster_id, record, settings.frag_num, wall_s + now)
                 self._journal.begin([first, numbers])
         if self.core.members.route is not None:
             self._reader.follow(self.core.members.route)

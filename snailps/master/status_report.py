@@ -20,6 +20,7 @@ from snailps.master.core import MasterCore
 from snailps.master.effects import Fact
 from snailps.master.event_log import EVENT, EventLog
 from snailps.master.job.job import Job
+from snailps.master.job.stop_rules import least_epochs
 from snailps.master.loop_latency import LoopLatency
 from snailps.master.member import Member, cpu_share
 from snailps.master.phases import JobPhase, Reach, Stay, Work
@@ -105,7 +106,7 @@ class StatusReport:
         job = self._job_controller.job
         return {
             "units": job.metrics.units if job is not None else 0,
-            "units_per_s": job.rate(now) if job is not None else 0.0,
+            "units_per_s": job.metrics.rate(job.clock.pass_begun, now) if job is not None else 0.0,
             "loss": job.metrics.loss if job is not None else None,
             "elapsed_s": now - self._core.context.begun,
             "session": self._of_session() if self._core.context.life.drivers_work else None,
@@ -125,7 +126,7 @@ class StatusReport:
         route, missing = self._members.route, self._members.missing()
         shards, files = self.shards(), self._files
         share = job.progress(now) if job is not None else 0.0
-        doing = job.pass_text() if job is not None else ""
+        doing = pass_text(job) if job is not None else ""
         if doing and (tests := self._job_controller.looks.epoch_tests) is not None and tests.text:
             doing = f"{doing}: {tests.text}"
         eta_s = None
@@ -155,7 +156,7 @@ class StatusReport:
             else self._job_controller.worker_wait.lacks,
             "progress": share,
             "pass_": doing,
-            "unit": job.counts if job is not None else "examples",
+            "unit": job.model.counts if job is not None else "examples",
             **self.progress(now),
             "lr": job.metrics.lr if job is not None else None,
             "eta_s": eta_s,
@@ -173,10 +174,10 @@ class StatusReport:
             "figures": dict(self._job_controller.present.figures),
             "events": self.events.listed(),
             "master": self._of_master(),
-            "job_name": job.name if job is not None else "",
+            "job_name": job.model.name if job is not None else "",
             "output": job.settings.output if job is not None else "",
             "epochs": job.settings.epochs if job is not None else 0,
-            "total_units": job.total_units if job is not None else None,
+            "total_units": total_units(job) if job is not None else None,
         }
 
     def _tests(self, job: Job) -> list[Mapping[str, float]]:
@@ -390,3 +391,21 @@ def _rate(kind: str, now: dict[str, Any], before: dict[str, Any] | None, seconds
         return 0.0
     # A shard that moved counts from 0 again: not a negative rate.
     return max(0.0, float(now[kind] - before[kind]) / seconds)
+
+
+def pass_text(job: Job) -> str:
+    """Progress of the training in words; empty outside it."""
+    if job.pass_ != "train" or job.schedule.over:
+        return ""
+    if (rounds := job.schedule.rounds) is not None:
+        return rounds.stage()
+    epochs = job.settings.epochs  # a bound, where the loss may end the training
+    least = least_epochs(job.settings, job.model.by_input.passes)
+    of = ", at most" if least < epochs or job.tested.stop_after else " of"
+    return f"epoch {min(job.schedule.epoch + 1, epochs)}{of} {epochs}"
+
+
+def total_units(job: Job) -> int | None:
+    """About how many units the training has; None before its first block is done."""
+    share = job.schedule.progress if job.pass_ == "train" else 0.0
+    return round(job.metrics.units / share) if share and job.metrics.units else None

@@ -30,9 +30,8 @@ from snailps.config.output import absolute, refuse_existing, refuse_folders, ref
 from snailps.errors import ConfigError
 from snailps.master.checkpoint_files import newest_of
 from snailps.master.effects import Fact
-from snailps.master.job.job import Job
 from snailps.master.job.recovery import Recovered
-from snailps.master.job.session import SessionJob
+from snailps.master.job.session import Record
 from snailps.master.journal import Journal
 from snailps.master.life import COMMAND, Life
 from snailps.store.route import Route
@@ -47,9 +46,9 @@ _MAY_DIFFER = {*CHECKPOINT_SETTINGS, "scratch_dir", "scratch_bytes", "learnt"}
 `learnt`, which follows from the input once that is opened."""
 
 
-def journal_path(settings: MasterSettings, job: Job | SessionJob) -> Path | None:
+def journal_path(settings: MasterSettings, record: Record) -> Path | None:
     """Folder of a job's journal; None where it keeps none."""
-    return journal_at(settings, job.output)
+    return journal_at(settings, record.output)
 
 
 def journal_at(settings: MasterSettings, output: str) -> Path | None:
@@ -58,26 +57,26 @@ def journal_at(settings: MasterSettings, output: str) -> Path | None:
     return absolute(path) if path else None
 
 
-def first_fact(cluster_id: int, job: Job | SessionJob, frag_num: int, begun: float) -> Fact:
+def first_fact(cluster_id: int, record: Record, frag_num: int, begun: float) -> Fact:
     """The first fact of a run that began at `begun`, seconds since 1970: what identifies it."""
     about = {
         "cluster_id": cluster_id,
         "at": begun,
         "format": FORMAT,
-        "job": _identity(job, frag_num),
+        "job": _identity(record, frag_num),
     }
     return Fact("cluster", about)
 
 
 def unended(
-    journal: Journal, job: Job | SessionJob, frag_num: int, life: Life = COMMAND
+    journal: Journal, record: Record, frag_num: int, life: Life = COMMAND
 ) -> Recovered | None:
     """Lock a journal, and read the run that is to be taken over; None: a new run begins. SnailError
     if the journal is in use, damaged, or of another job or version that still runs."""
     exists = journal.take()
-    if exists and job.settings.fresh:
+    if exists and record.settings.fresh:
         log.warning("%s: begun anew with --fresh: the previous run is given up", journal.path)
-    facts = [] if job.settings.fresh else journal.read()
+    facts = [] if record.settings.fresh else journal.read()
     if not facts:
         return None
     kinds = {fact.kind for fact in facts}
@@ -104,7 +103,7 @@ def unended(
             f"has {FORMAT}), and its run has not ended. Start the master of that version, or begin "
             "anew with --fresh"
         )
-    noted, present = facts[0].data["job"], _identity(job, frag_num)
+    noted, present = facts[0].data["job"], _identity(record, frag_num)
     differ = [
         f"{name} is {present.get(name)} here and {noted.get(name)} there"
         for name in sorted({*present, *noted})
@@ -119,7 +118,7 @@ def unended(
         )
     tables = {fact.data["number"]: fact.data for fact in facts if fact.kind == "table"}
     dropped = {number for fact in facts if fact.kind == "drop" for number in fact.data["numbers"]}
-    job.check_methods(
+    record.check_methods(
         [
             Table.from_dict(table["table"])
             for number, table in tables.items()
@@ -157,5 +156,5 @@ def named_sources(settings: JobSettings) -> list[str]:
     return [path for value in values for path in ([value] if isinstance(value, str) else value)]
 
 
-def _identity(job: Job | SessionJob, frag_num: int) -> dict[str, str]:
-    return {"frag_num": str(frag_num), **job.identity(_MAY_DIFFER)}
+def _identity(record: Record, frag_num: int) -> dict[str, str]:
+    return {"frag_num": str(frag_num), **record.identity(_MAY_DIFFER)}

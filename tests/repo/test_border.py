@@ -23,14 +23,13 @@ api/traits.py: api.range_passes
 api/traits.py: api.rotation
 api/traits.py: api.validation
 api/worker.py: api.rotation
-master/job/job.py: api.range_passes
-master/job/job.py: api.rotation
-master/job/job.py: api.validation
 master/job/job.py: master.job.epoch_figures
 master/job/looks.py: master.job.epoch_tests
 master/job/looks.py: master.job.inspection
+master/job/model_class.py: api.validation
 master/job/model_reader.py: api.validation
-master/job/training_phase.py: api.range_passes
+master/job/training_plan.py: api.range_passes
+master/job/training_plan.py: api.rotation
 master/leases/__init__.py: master.leases.ranges
 master/leases/__init__.py: master.leases.rotation
 master/leases/schedule.py: api.range_passes

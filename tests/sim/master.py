@@ -22,6 +22,7 @@ from snailps.master.context import Context
 from snailps.master.core import MasterCore
 from snailps.master.effects import Fact, Outbox
 from snailps.master.job.job import Job
+from snailps.master.job.record import JobRecord
 from snailps.master.job.session import SessionJob
 from snailps.master.job.state import pack
 from snailps.master.journal import SYNC_S, Journal
@@ -248,7 +249,7 @@ class Master(Process):
             self._job = Job(self.cluster.raw, (JobSettings, MasterSettings), now)
         modules = self.settings.modules
         session, life = SessionJob(RawConfig([]), modules=modules), self.cluster.life
-        kept = self._job or session
+        kept = session if self._job is None else JobRecord(self._job)
         keeps = life.outlives_drivers and self.settings.on_node_loss == "recover"
         path = self.cluster.disk.folder / "journal" if keeps else None
         self._journal = journal = Journal(path)

@@ -12,7 +12,7 @@ import threading
 from datetime import datetime, timezone
 
 from snailps.master import checkpoint_files, journal, takeover
-from snailps.master.job import job as job_module
+from snailps.master.job import model_class
 from snailps.server import checkpoints
 from snailps.store.checkpoint import shard_file
 
@@ -43,7 +43,7 @@ class Seams:
             (journal, "GROWN_SHARE", 1),
             (takeover, "is_there", is_there),
             # The class is found by its name and its files are looked at each time: 10 ms.
-            (job_module, "load_class", lambda name, origin: model),
+            (model_class, "load_class", lambda name, origin: model),
             # Buffers of 16 MiB cost a seed more than all that is in them.
             (checkpoints, "BATCH_BYTES", BATCH_BYTES),
             (shard_file, "BATCH_BYTES", BATCH_BYTES),

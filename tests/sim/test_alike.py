@@ -12,6 +12,7 @@ from emulated import trained
 
 from snailps.config import RawConfig
 from snailps.errors import ClusterError, ConfigError
+from snailps.master.job.beginning import prepare
 from snailps.master.job.job import Job
 from snailps.models import kept_rows
 from snailps.models.embeddings import kge
@@ -129,7 +130,7 @@ def test_workers_whose_steps_would_add_up_too_far_train_a_few_at_a_time(
     tmp_path, name, changed, most, schedule
 ):
     job = Job(RawConfig.from_mapping(BY_NAME[name].job(tmp_path, schedule) | changed, "test"))
-    job.prepare(8)
+    prepare(job, 8)
     assert job.as_counted(8) == (SLOTS if schedule == "bsp" else most)
     job.close()
 

@@ -19,6 +19,7 @@ from idx_files import write_pictures
 from texts import CIRCLE, circle_precision, sentences, write_circle
 
 from snailps.config import RawConfig
+from snailps.master.job.beginning import prepare
 from snailps.master.job.job import Job
 from snailps.models.sparse.metrics import poisson_deviance
 from snailps.vectors.files import load
@@ -76,7 +77,7 @@ class Case:
     def at_once(self, folder: Path, workers: int, schedule: str) -> int:
         """How many of the workers train at a time."""
         job = Job(RawConfig.from_mapping(self.job(folder, schedule), "alike"))
-        job.prepare(workers)
+        prepare(job, workers)
         job.close()
         return min(workers, job.as_counted(workers))
 

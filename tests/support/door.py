@@ -26,6 +26,8 @@ from snailps.estimators import base
 from snailps.estimators.jobs import FinishedJob, packed_table
 from snailps.files.blocks import HEAD
 from snailps.local.setting_texts import setting_texts
+from snailps.master.job.beginning import begin_survey, begin_training, end_survey, prepare
+from snailps.master.job.ending import end_pass, figures_of
 from snailps.master.job.job import Job
 from snailps.models import CLASSES
 from snailps.models.embeddings.worker import EmbeddingWorker
@@ -76,14 +78,14 @@ def _job(model, inputs, folder, settings):
     raw = RawConfig.from_mapping({"worker_class": CLASSES.get(model, model), **texts}, "the test")
     job = Job(raw)
     try:
-        job.prepare(1)
-        if job.survey is not None:
-            part = job.cls(job.settings, 1).survey_part()
+        prepare(job, 1)
+        if job.survey.exists:
+            part = job.model.cls(job.settings, 1).survey_part()
             for block in _blocks(job, "survey"):
                 part.add(block)
-            job.survey.add(0, part.take())
-            job.end_survey()
-            job.end_pass(0.0)
+            job.survey.merge.add(0, part.take())
+            end_survey(job)
+            end_pass(job, 0.0)
         yield job
     finally:
         job.close()
@@ -105,8 +107,11 @@ class MastersContent(BlockContent):
 def _blocks(job, pass_, figures=None):
     """The blocks of a pass as a worker has them, each done when the next one is taken, with what is
     in `figures` by then."""
-    job.begin_pass(pass_, 0.0, [1])
-    unit = trait_of(job.cls, Cut).unit
+    if pass_ == "survey":
+        begin_survey(job, 0.0)
+    else:
+        begin_training(job, 0.0, [1])
+    unit = trait_of(job.model.cls, Cut).unit
     while lease := job.lease(1, 0.0):
         of = lease.number, lease.piece, lease.epoch, lease.seed, lease.progress
         block = Block(*of, MastersContent(job, lease.number, unit), first=lease.first)
@@ -124,9 +129,11 @@ def _blocks(job, pass_, figures=None):
 def reached(model, inputs, folder, /, **settings):
     with _job(model, inputs, folder, settings) as job:
         found, job.settings = job.settings, replace(job.settings, epochs=1)
-        rows = [row for block in _blocks(job, "train") for row in _rows(job.cls, found, block)]
+        rows = [
+            row for block in _blocks(job, "train") for row in _rows(job.model.cls, found, block)
+        ]
         texts = {name: text for name, text in to_mapping(found).items() if name not in PATHS}
-        return Arrived(texts, job.summary or b"", sorted(rows))
+        return Arrived(texts, job.survey.summary or b"", sorted(rows))
 
 
 def _rows(cls, settings, block):
@@ -159,28 +166,34 @@ def _rows(cls, settings, block):
 def learnt(model, inputs, folder, packed=None, /, **settings):
     """Train and export; `packed` gets the rows of all tables."""
     with _job(model, inputs, folder, settings) as job, Shards() as shards:
-        worker, numbered = job.cls(job.settings, 1), {}
+        worker, numbered = job.model.cls(job.settings, 1), {}
         declared = [t.table() if isinstance(t, Tensor) else t for t in worker.tables()]
         for number, table in enumerate(declared, 1):
             shards.declare(table, number)
             numbered[table.name] = number, table
         client = shards.client(incarnation=1)
         attach(worker, client, WireChoice(client, shards.route), numbered)
-        worker.workers, worker.summary = 1, job.summary or b""
+        worker.workers, worker.summary = 1, job.survey.summary or b""
         worker.setup()
         figures = {}
         for block in _blocks(job, "train", figures):
             block.prepared = worker.prepare(block)
             figures |= worker.train(block)
         worker.finish()
-        figures = job.figures({}, 0.0)
+        figures = figures_of(job, {}, 0.0)
         numbers = {name: number for name, (number, _) in numbered.items()}
         tables = {table.name: table for table in declared}
         results = Results(
-            job.settings, job.summary or b"", figures, client, numbers, tables, shards.frag_num
+            job.settings,
+            job.survey.summary or b"",
+            figures,
+            client,
+            numbers,
+            tables,
+            shards.frag_num,
         )
         results.scanned = {}
-        exported = job.cls.export(results)
+        exported = job.model.cls.export(results)
         if packed is not None:
             packed |= {name: packed_table(results, name) for name in tables}
         files = {Path(path).name: Path(path).read_bytes() for path in exported["files"]}

@@ -27,7 +27,10 @@ from snailps.api.worker import Block, Worker
 from snailps.config import RawConfig
 from snailps.errors import ClusterError, WaitTimeout
 from snailps.files.scratch import Scratch
+from snailps.master.job.beginning import begin_survey, begin_training, prepare
+from snailps.master.job.ending import end_pass
 from snailps.master.job.job import Job
+from snailps.master.job.training_plan import plan_training
 from snailps.master.leases.checkouts import NO_PART
 from snailps.models.block_trainer import BlockTrainer
 from snailps.models.kept_rows import KeptRows
@@ -107,7 +110,7 @@ class _Emulated:
         self.steps: Any = None
 
     def begin(self) -> None:
-        if not self._job.clocked:
+        if not self._job.model.clocked:
             self._answer_late()
         self.model.setup()
         self._stop_between()
@@ -216,8 +219,8 @@ class _Emulated:
             done = messages.Done("train", block.number, units, 1e-3, metrics, whole=whole)
             self._stand.reported(done)
             self._job.done(done, self.number, 0.0)
-            if self._job.diverged:
-                raise ClusterError(self._job.diverged)
+            if self._job.rules.diverged:
+                raise ClusterError(self._job.rules.diverged)
             if block.clock >= 0:
                 client.seal_async(block.clock, block.slot, block.slots).wait()
         model.finish()
@@ -279,8 +282,8 @@ class _Emulated:
         if isinstance(message, messages.CheckIn):
             self.time += message.units
             self._job.checked_in(message, self.number, 0.0)
-            if self._job.diverged:
-                raise ClusterError(self._job.diverged)
+            if self._job.rules.diverged:
+                raise ClusterError(self._job.rules.diverged)
 
 
 class _Training:
@@ -289,11 +292,11 @@ class _Training:
     def __init__(self, settings: dict[str, Any], workers: int, cluster: Shards) -> None:
         self.cluster, self.workers = cluster, workers
         self.job = Job(RawConfig.from_mapping(settings, "test"))
-        self.job.prepare(workers)
+        prepare(self.job, workers)
         self.scratch = Scratch(
             self.job.settings.scratch_dir,
             self.job.settings.scratch_bytes,
-            tables=trait_of(self.job.cls, Cut).reading(self.job.settings),
+            tables=trait_of(self.job.model.cls, Cut).reading(self.job.settings),
         )
         self.clients = {number: cluster.client(number) for number in range(1, workers + 1)}
         declared = tables_of(self._model(1))
@@ -303,7 +306,7 @@ class _Training:
             cluster.declare(table, number)
 
     def _model(self, number: int) -> Worker:
-        return self.job.cls(self.job.settings, 1)
+        return self.job.model.cls(self.job.settings, 1)
 
     def leases(self, model: Worker, progress: Any, calls: Any) -> Leases:
         """Leases that make blocks; nothing that they read is asked of a master."""
@@ -313,12 +316,12 @@ class _Training:
 
     def survey(self) -> None:
         """The summary, as one worker makes it."""
-        if not self.job.has_survey:
+        if not self.job.survey.exists:
             return
         job, model = self.job, self._model(1)
-        surveyor: Any = trait_of(job.cls, Surveyed).surveyor(job.settings)
+        surveyor: Any = trait_of(job.model.cls, Surveyed).surveyor(job.settings)
         part: Any = model.survey_part()
-        job.begin_pass("survey", 0.0)
+        begin_survey(job, 0.0)
         leases = self.leases(model, None, None)
         while (lease := job.lease(1, 0.0)) is not None:
             block = leases.block(lease, "train")
@@ -330,27 +333,27 @@ class _Training:
             job.merged(messages.Done("survey", lease.number, len(block.data), 0.0, {}), 0.0)
         if part is not None:
             surveyor.add(part.take())
-        job.summary, job.survey = surveyor.result(), None
+        job.survey.adopt(surveyor.result())
         if not job.settings.block_bytes:
-            job.input.fit(job.summary)
+            job.input.fit(job.survey.summary)
 
     def load(self) -> None:
         """Set the rows of a model that the job continues."""
-        if loader := trait_of(self.job.cls, Surveyed).loader(self.job.settings):
+        if loader := trait_of(self.job.model.cls, Surveyed).loader(self.job.settings):
             loader(self.results())
 
     def train(self) -> None:
         job, nodes = self.job, list(self.clients)
-        plan = job.plan_training(self.workers)
+        plan = plan_training(job, self.workers)
         self.rotates = plan is not None
-        job.begin_pass("train", 0.0, nodes, plan=plan)
+        begin_training(job, 0.0, nodes, plan=plan)
         counted = job.as_counted(self.workers)
         workers = []
         for number, client in self.clients.items():
             model = self._model(number)
-            choice = WireChoice(client, self.cluster.route, exact=job.clocked)
-            attach(model, client, choice, self.tables, job.clocked)
-            model.workers, model.summary = counted, job.summary or b""
+            choice = WireChoice(client, self.cluster.route, exact=job.model.clocked)
+            attach(model, client, choice, self.tables, job.model.clocked)
+            model.workers, model.summary = counted, job.survey.summary or b""
             workers.append(_Emulated(self, number, model))
         for worker in workers:
             worker.begin()
@@ -372,7 +375,7 @@ class _Training:
     def results(self) -> Results:
         return Results(
             self.job.settings,
-            self.job.summary or b"",
+            self.job.survey.summary or b"",
             {},
             self.clients[1],
             {name: number for name, (number, _) in self.tables.items()},
@@ -390,8 +393,8 @@ def trained(settings: dict[str, Any], workers: int) -> Iterator[tuple[type[Worke
             training.survey()
             training.load()
             training.train()
-            training.job.end_pass(0.0)  # counts go into the settings
-            yield training.job.cls, training.results()
+            end_pass(training.job, 0.0)  # counts go into the settings
+            yield training.job.model.cls, training.results()
         finally:
             training.scratch.close()
             training.job.close()

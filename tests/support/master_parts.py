@@ -7,9 +7,12 @@ import pytest
 from snailps.config import MasterSettings
 from snailps.master.context import Context
 from snailps.master.effects import Outbox
+from snailps.master.job.beginning import begin_survey, begin_training, end_survey, prepare
 from snailps.master.job.controller import JobController
+from snailps.master.job.ending import end_pass, figures_of
 from snailps.master.job.job import Job
 from snailps.master.job.present import JobHooks
+from snailps.master.job.record import JobRecord
 from snailps.master.life import COMMAND
 from snailps.master.member import Member
 from snailps.master.phases import Reach, Work
@@ -86,10 +89,11 @@ def worker_of(number):
 
 
 class TimedJob:
-    """A job whose methods get the time from a clock of the test."""
+    """A job, and the functions that begin, end and record it, with the time of a test's clock."""
 
     def __init__(self, raw, also_known=(), clock=lambda: 0.0):
-        vars(self).update(clock=clock, job=Job(raw, also_known, clock()))
+        job = Job(raw, also_known, clock())
+        vars(self).update(seconds=clock, job=job, record=JobRecord(job))
 
     def __getattr__(self, name):
         return getattr(self.job, name)
@@ -99,47 +103,56 @@ class TimedJob:
 
     @property
     def progress(self):
-        return self.job.progress(self.clock())
+        return self.job.progress(self.seconds())
 
     @property
     def elapsed_s(self):
-        return self.job.elapsed_s(self.clock())
+        return self.job.clock.elapsed_s(self.seconds())
 
-    def begin_pass(self, name, nodes=(), snapshot=None):
-        self.job.begin_pass(name, self.clock(), nodes, snapshot)
+    def prepare(self, workers):
+        prepare(self.job, workers)
+
+    def begin_pass(self, name, nodes=(), snapshot=None, plan=None):
+        if name == "survey":
+            begin_survey(self.job, self.seconds())
+        else:
+            begin_training(self.job, self.seconds(), nodes, snapshot, plan)
+
+    def end_survey(self):
+        end_survey(self.job)
 
     def end_pass(self):
-        self.job.end_pass(self.clock())
+        end_pass(self.job, self.seconds())
 
     def dump(self, **named):
-        return self.job.dump(self.clock(), **named)
+        return self.record.dump(self.seconds(), **named)
 
     def lease(self, node, back=False):
-        return self.job.lease(node, self.clock(), back)
+        return self.job.lease(node, self.seconds(), back)
 
     def done(self, message, node):
         if message.pass_ != self.job.pass_ or message.pass_ != "survey":
-            return self.job.done(message, node, self.clock())
+            return self.job.done(message, node, self.seconds())
         numbers = [*message.numbers, message.number]
         if not self.job.schedule.survey.merge(numbers, node):
             return False
         try:
-            self.job.survey.add(message.number, message.blob)
+            self.job.survey.merge.add(message.number, message.blob)
         except Exception:
             for number in numbers:
                 self.job.schedule.survey.failed(number)
             raise
-        self.job.merged(message, self.clock())
+        self.job.merged(message, self.seconds())
         return True
 
     def replay(self, message, node):
-        return self.job.replay(message, node, self.clock())
+        return self.record.replay(message, node, self.seconds())
 
     def rate(self):
-        return self.job.rate(self.clock())
+        return self.job.metrics.rate(self.job.clock.pass_begun, self.seconds())
 
     def limit_reached(self):
-        return self.job.limit_reached(self.clock())
+        return self.job.limit_reached(self.seconds())
 
     def figures(self, nodes):
-        return self.job.figures(nodes, self.clock())
+        return figures_of(self.job, nodes, self.seconds())

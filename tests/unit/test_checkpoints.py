@@ -19,6 +19,7 @@ from snailps.master.broadcast import Broadcast
 from snailps.master.checkpoint_files import CheckpointFiles, newest_of
 from snailps.master.checkpoints import LATE_S, STALL_S, CheckpointController, Hooks
 from snailps.master.job.job import Job
+from snailps.master.job.record import JobRecord
 from snailps.master.job.state import JobState
 from snailps.master.leases import BspSchedule, Entries, QueueSchedule
 from snailps.master.leases.schedule import NO_RECORDS
@@ -92,7 +93,7 @@ class World:
         bsp = BspSchedule(Entries(blocks), micro_batches=2, nodes=[1])
         self.schedule = bsp if clocked else QueueSchedule(Entries(blocks))
         self.job = SimpleNamespace(
-            clocked=clocked, rounds=0, schedule=self.schedule, goes_on=Job.goes_on,
+            clocked=clocked, rounds=0, schedule=self.schedule, goes_on=JobRecord.goes_on,
             describe_share=lambda share: f"{share:.0%} of the training",
         )  # fmt: skip
         self.controller.opened(self.job, None, self.now, resumes=True)
@@ -374,13 +375,13 @@ def test_checkpoint_that_is_given_up_while_it_begins_leaves_nothing(world):
 def job_of(folder, **raw):
     write_numbers(folder / "in.txt", 100)
     raw = {"input": str(folder / "in.txt"), **raw}
-    return Job(RawConfig.from_mapping(raw, "test"), now=100.0)
+    return JobRecord(Job(RawConfig.from_mapping(raw, "test"), now=100.0))
 
 
 def checkpoint_of(job, sources=None, frag_num=64, tables=(), **changed):
     """What the folder has of a job, but for what is changed."""
     manifest = SimpleNamespace(job=job.identity(()) | changed, frag_num=frag_num, tables=tables)
-    found = Candidate(1, "checkpoint-1", manifest, sources or job.input.sources)
+    found = Candidate(1, "checkpoint-1", manifest, sources or job.sources)
     return Opened(1, "folder", [found])
 
 
@@ -446,7 +447,7 @@ def test_checkpoint_whose_tables_name_a_class_is_used_only_if_the_job_declares_i
 def test_class_of_a_tensor_is_one_that_the_job_declares(tmp_path, monkeypatch):
     job = job_of(tmp_path, worker_class="python_methods:Model")
     tensor = Tensor("dense", (3, 4), access="python_methods:Momentum")
-    monkeypatch.setattr(job.cls, "tables", lambda self: [tensor])
+    monkeypatch.setattr(job.job.model.cls, "tables", lambda self: [tensor])
     job.check_methods([tensor.table()], "checkpoint-1")
     with pytest.raises(ConfigError, match="which this job does not declare"):
         job.check_methods([Table("w", 2, access="python_methods:Model")], "checkpoint-1")

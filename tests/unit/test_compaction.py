@@ -19,7 +19,10 @@ from snailps.config.settings import MasterSettings
 from snailps.errors import ClusterError
 from snailps.master import journal as module
 from snailps.master.effects import Fact, Snapshot
+from snailps.master.job.beginning import prepare
+from snailps.master.job.ending import figures_of
 from snailps.master.job.job import Job
+from snailps.master.job.record import JobRecord
 from snailps.master.job.recovery import Recovered
 from snailps.master.job.state import pack
 from snailps.master.journal import BASE, BEGUN, CLUSTER, FACTS, Journal
@@ -312,7 +315,7 @@ class Side:
             del values["block_bytes"]
         raw = RawConfig.from_mapping({**values, **JOBS[kind]}, "test")
         self.job = Job(raw, (JobSettings, MasterSettings), NOW)
-        self.job.prepare(3)
+        prepare(self.job, 3)
         self.journal = Journal(folder / "journal")
         self.members = SimpleNamespace(
             cores_of=lambda number: 1.0,
@@ -331,7 +334,7 @@ class Side:
         if facts is None:
             self.journal.take()
             self.journal.begin([FIRST])
-            self.journal.keep_base(pack(self.job.base()))
+            self.journal.keep_base(pack(JobRecord(self.job).base()))
             self.out.note = self.journal.note
             self.out.note(TRAIN.kind, TRAIN.data)
             self.controller.training.begin(self.job, NODES[:3], None, NOW)
@@ -363,14 +366,14 @@ class Side:
 
     def stands(self):
         """All that can be told of where the job stands."""
-        state = self.job.dump(NOW, exact=True)
+        state = JobRecord(self.job).dump(NOW, exact=True)
         state.figures.update(wall_s=0, train_s=0)
         return {
             "state": json.loads(json.dumps(state.about)),
             **{name: array.tolist() for name, array in state.arrays.items()},
             "done": self.job.schedule.records.done().tolist(),
             "closed": self.job.schedule.closed,
-            "figures": self.job.figures({}, NOW) | {"wall_s": 0, "train_s": 0},
+            "figures": figures_of(self.job, {}, NOW) | {"wall_s": 0, "train_s": 0},
         }
 
 

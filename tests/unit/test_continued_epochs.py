@@ -9,6 +9,7 @@ from emulated import trained
 
 from snailps.api.passes import EPOCHS, Passes, share_of_new
 from snailps.config import RawConfig
+from snailps.master.job.beginning import prepare
 from snailps.master.job.job import Job
 from snailps.models.embeddings.settings import KgeSettings
 from snailps.vectors.model_reading import read_model
@@ -39,7 +40,7 @@ def test_first_training_has_all_its_epochs():
 def prepared(settings):
     """Settings of a job once its input is measured."""
     job = Job(RawConfig.from_mapping(settings, "test"))
-    job.prepare(1)
+    prepare(job, 1)
     job.close()
     return job.settings
 

@@ -13,7 +13,8 @@ from snailps.errors import CheckpointError, DataError
 from snailps.master.checkpoint_files import CheckpointFiles, folder_of_best
 from snailps.master.job.epoch_figures import EpochFigures
 from snailps.master.job.epoch_tests import EpochTests
-from snailps.master.job.job import Inspected, Job
+from snailps.master.job.job import Inspected, Job, JobClock
+from snailps.master.job.model_class import ByInput
 from snailps.master.leases import (
     BspSchedule,
     Entries,
@@ -225,8 +226,10 @@ class World:
         self.schedule = QueueSchedule(Entries(BLOCKS, EPOCHS, max_steps))
         self.job = OfWorld(
             schedule=self.schedule, settings=JobSettings(epochs=EPOCHS, output="out/m"),
-            validation=Validation(lambda results: {}, stop_after), inspected=Inspected(),
-            tested=EpochFigures(stop_after), elapsed_s=lambda now: now, _pass_begun=0.0,
+            inspected=Inspected(), tested=EpochFigures(stop_after), clock=JobClock(0.0, 0.0),
+            model=SimpleNamespace(
+                by_input=ByInput(validation=Validation(lambda results: {}, stop_after))
+            ),
         )  # fmt: skip
         self.job.epoch_tested = lambda *given: Job.epoch_tested(self.job, *given)
         self.numbers, self.number, self.running = SimpleNamespace(newest=0), 7, False

@@ -14,6 +14,7 @@ from snailps.data._text import WordCounter
 from snailps.data.packed_words import PackedWords
 from snailps.data.vocabulary import Vocabulary
 from snailps.errors import ConfigError
+from snailps.master.job.beginning import check_files
 from snailps.master.job.job import Job
 from snailps.models.classifier import Classifier, ClassifierSettings
 from snailps.models.ngram_rows import pack_vocabulary, surveyed
@@ -149,11 +150,11 @@ def test_job_tells_its_files_when_it_is_surveyed_or_is_refused(tmp_path, free):
     job = Job(RawConfig.from_mapping({**given, "output": str(tmp_path / "x")}, "here"))
     summary = pack_vocabulary(WordVectorSettings(), vocabulary(300))
     free(GB)
-    assert job.check_room(summary).startswith(f"{tmp_path}/x.vec (0.3 MB) and {tmp_path}/x.bin (")
+    assert check_files(job, summary).startswith(f"{tmp_path}/x.vec (0.3 MB) and {tmp_path}/x.bin (")
     free(1000)
     with pytest.raises(ConfigError, match="MB free: make room"):
-        job.check_room(summary)
-    assert Job(RawConfig.from_mapping(given, "here")).check_room(summary) == ""
+        check_files(job, summary)
+    assert check_files(Job(RawConfig.from_mapping(given, "here")), summary) == ""
 
 
 def test_text_of_sizes_is_a_list():

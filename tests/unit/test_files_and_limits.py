@@ -86,7 +86,7 @@ def test_job_never_replaces_what_it_reads(tmp_path, monkeypatch, model, settings
     (tmp_path / "m.vec").write_text("1 2\na .5 .5\n")
     its = job(model, **settings, overwrite="true")
     with pytest.raises(ConfigError, match="is read here, too"):
-        check_results(its.cls, its.settings, takes_over=False)
+        check_results(its.model.cls, its.settings, takes_over=False)
 
 
 def test_job_never_replaces_files_of_its_folders_and_patterns(tmp_path, monkeypatch):
@@ -94,7 +94,7 @@ def test_job_never_replaces_files_of_its_folders_and_patterns(tmp_path, monkeypa
     (tmp_path / "m.vec").write_text("a b c\n" * 9)
     for given in ("*.vec", "."):
         its = job("word2vec", input=given, output="m", overwrite="true")
-        check_results(its.cls, its.settings, takes_over=False)  # which looks at names alone
+        check_results(its.model.cls, its.settings, takes_over=False)  # which looks at names alone
         with pytest.raises(ConfigError, match=r"output: m.vec is read here, too"):
             its.input.find()
     its = job("word2vec", input=".", output="other", overwrite="true")

@@ -18,6 +18,7 @@ from snailps.files.blocks import expand
 from snailps.files.input_files import InputFiles
 from snailps.files.model_file import model_settings, write_model
 from snailps.files.scratch import Scratch
+from snailps.master.job.beginning import prepare
 from snailps.master.job.job import Job
 from snailps.models.packed_tables import state_names
 from snailps.models.sparse import evaluate
@@ -363,11 +364,11 @@ def test_epochs_of_few_lines_are_decided_by_a_tenth_that_is_held_out(
     path.write_bytes(lines_of(lines, "libsvm"))
     job = {"worker_class": f"snailps.models.sparse.{kind}", "input": str(path)} | given
     made = Job(RawConfig.from_mapping(job, "test"))
-    made.prepare(1)
+    prepare(made, 1)
     made.close()
     held_out = (made.settings.held_out, made.settings.stop_after)
     assert held_out == ((0.1, 10) if tests else (0, 0))
-    assert (made.validation is not None) == tests
+    assert (made.model.by_input.validation is not None) == tests
 
 
 def test_lines_that_are_held_out_already_decide_alone(tmp_path):
@@ -375,6 +376,6 @@ def test_lines_that_are_held_out_already_decide_alone(tmp_path):
     path.write_bytes(lines_of(2000, "libsvm"))
     job = {"worker_class": "snailps.models.sparse.net:Net", "input": str(path), "held_out": "0.3"}
     made = Job(RawConfig.from_mapping(job, "test"))
-    made.prepare(1)
+    prepare(made, 1)
     made.close()
     assert (made.settings.held_out, made.settings.stop_after) == (0.3, 0)

@@ -8,7 +8,8 @@ from snailps.api.traits import Reported, trait_of
 from snailps.api.worker import Worker
 from snailps.config import JobSettings
 from snailps.master.job.inspection import SHARE_MAX, Inspection
-from snailps.master.job.job import Inspected
+from snailps.master.job.job import Inspected, JobClock
+from snailps.master.job.model_class import ByInput
 from snailps.master.services import InspectionResult
 from snailps.node.effects import WorkDone
 
@@ -25,9 +26,12 @@ class Watch:
     def __init__(self, cls, took_s=0.0):
         self.now, self.took_s, self.calls = 0.0, took_s, []
         self.job = SimpleNamespace(
-            cls=cls, settings=JobSettings(), inspected=Inspected(),
-            tester=trait_of(cls, Reported).tester(JobSettings()),
-            progress=lambda now: now / 100, elapsed_s=lambda now: now,
+            settings=JobSettings(), inspected=Inspected(),
+            model=SimpleNamespace(
+                cls=cls,
+                by_input=ByInput(tester=trait_of(cls, Reported).tester(JobSettings())),
+            ),
+            progress=lambda now: now / 100, clock=JobClock(0.0, 0.0),
         )  # fmt: skip
         registry = SimpleNamespace(tables={})
         members = SimpleNamespace(reserve=range, table_registry=registry)

@@ -26,6 +26,7 @@ from snailps.config.settings import MasterSettings
 from snailps.data.name_columns import NameCounts
 from snailps.errors import ClusterError, ConfigError, DataError, MisuseError, ProtocolError
 from snailps.files.input_files import InputFiles
+from snailps.master.job.ending import lacks_rounds
 from snailps.master.job.job import Job
 from snailps.master.job.loss_watch import LossWatch
 from snailps.master.job.metrics import FLAT_EPOCHS, RATE_WINDOW_S
@@ -34,6 +35,7 @@ from snailps.master.job.state import decode, pack, unpack
 from snailps.master.job.survey import SurveyMerge
 from snailps.master.leases import CLOCKS_AHEAD
 from snailps.master.leases.queue import ENTRIES_AHEAD
+from snailps.master.status_report import pass_text
 from snailps.models.embeddings.kge import TRIPLES_A_WORKER, KnowledgeGraph
 from snailps.models.embeddings.settings import KgeSettings
 from snailps.models.text_model import WordPart
@@ -93,7 +95,7 @@ def done(number, pass_="train", units=100, **metrics):
 def exact_state(job):
     """What a master that takes over has of a job."""
     state = job.dump(exact=True)
-    return decode(state.about, state.arrays, job.base())
+    return decode(state.about, state.arrays, job.record.base())
 
 
 def test_job_without_class_or_input_says_what_to_write(make):
@@ -201,7 +203,8 @@ def test_job_in_training_gives_leases_with_seeds_and_takes_results(begun, clock)
     clock.now_s += RATE_WINDOW_S + 1
     assert job.rate() == 0
     clock.now_s += 100
-    job.began(150.0, 120.0, clock.now_s)  # another master goes on, and has seen nothing so far
+    # Another master continues, and has seen nothing so far.
+    job.record.continue_from(150.0, 120.0, clock.now_s)
     clock.now_s += 2
     assert job.done(done(2), node=7)
     assert job.rate() == done(2).units / 2
@@ -326,7 +329,7 @@ def test_job_with_survey_merges_the_parts(make):
         assert job.done(done(lease.number, pass_="survey"), 1)
     job.end_pass()
     job.end_survey()
-    assert job.summary == b"part" * 10
+    assert job.survey.summary == b"part" * 10
     assert job.start_message(3).survey
 
 
@@ -348,7 +351,7 @@ class Choosy:
 @pytest.mark.parametrize("consistency", ["async", "bsp"])
 def test_job_whose_surveyor_fails_at_a_part_has_that_block_counted_again(make, consistency):
     job = make(worker_class="cluster_models:Surveyed", consistency=consistency)
-    job.survey = SurveyMerge(Choosy(), in_order=consistency == "bsp")
+    job.survey.merge = SurveyMerge(Choosy(), in_order=consistency == "bsp")
     job.begin_pass("survey")
     numbers = [job.lease(1).number for _ in range(10)]
     for number in (1, 0, 2, *range(4, 10)):
@@ -361,12 +364,12 @@ def test_job_whose_surveyor_fails_at_a_part_has_that_block_counted_again(make, c
     assert job.lease(2).number == numbers[3]
     assert job.done(messages.Done("survey", 3, 1, 1.0, {}, b"3."), 2)
     job.end_survey()
-    assert sorted(job.summary.split(b".")[:-1]) == [b"%d" % number for number in numbers]
+    assert sorted(job.survey.summary.split(b".")[:-1]) == [b"%d" % number for number in numbers]
 
 
 def test_job_in_bsp_whose_surveyor_fails_at_a_part_that_came_early_has_no_summary(make):
     job = make(worker_class="cluster_models:Surveyed", consistency="bsp")
-    job.survey = SurveyMerge(Choosy(), in_order=True)
+    job.survey.merge = SurveyMerge(Choosy(), in_order=True)
     job.begin_pass("survey")
     numbers = [job.lease(1).number for _ in range(10)]
     job.done(messages.Done("survey", 1, 1, 1.0, {}, b"bad"), 1)
@@ -475,9 +478,9 @@ def test_job_on_a_graph_has_as_many_workers_train_as_its_model_bears(make, tmp_p
     graph.write_text("a\tr\tb\n" * 480_005)
     where = "snailps.models.embeddings.kge:KnowledgeGraph"
     settings = {"worker_class": where, "input": str(graph), "model": model}
-    assert make(workers=8, **settings).concurrency.workers == most
+    assert make(workers=8, **settings).model.by_input.concurrency.workers == most
     settings["worker_class"] = f"{__name__}:ManyWorkers"
-    assert make(workers=8, **settings).concurrency.workers == 12
+    assert make(workers=8, **settings).model.by_input.concurrency.workers == 12
     counts = NameCounts(2)
     counts.add(0, [b"%d" % n for n in range(5000)])
     counts.add(1, [b"r"] * 480_005)
@@ -494,13 +497,17 @@ def test_job_on_few_lines_has_as_many_workers_train_as_learn_what_one_does(make,
     settings = {"worker_class": "snailps.models.embeddings.kge:KnowledgeGraph", "input": str(graph)}
     settings["model"] = "complex"
     job = make(workers=8, **settings)
-    assert job.concurrency == Concurrency(2, "more learn less from 480,005 triples")
+    assert job.model.by_input.concurrency == Concurrency(2, "more learn less from 480,005 triples")
     assert [job.start_message(workers).workers for workers in (1, 2, 8)] == [1, 2, 2]
     assert job.input.block_bytes == make(workers=2, **settings).input.block_bytes
-    assert make(workers=8, **settings, loss="softmax").concurrency.workers == 2
+    assert make(workers=8, **settings, loss="softmax").model.by_input.concurrency.workers == 2
     why = "complex with loss: margin learns less by several; consistency: bsp lets more train"
-    assert make(workers=8, **settings, loss="margin").concurrency == Concurrency(1, why)
-    assert make(workers=8, **settings, consistency="bsp").concurrency == Concurrency()
+    assert make(workers=8, **settings, loss="margin").model.by_input.concurrency == Concurrency(
+        1, why
+    )
+    assert (
+        make(workers=8, **settings, consistency="bsp").model.by_input.concurrency == Concurrency()
+    )
     job.begin_pass("train", nodes=(1, 2, 3))
     assert [job.lease(node) is not None for node in (1, 2, 3)] == [True, True, False]
 
@@ -510,7 +517,9 @@ def test_job_on_few_labelled_lines_has_a_worker_for_every_400(make, tmp_path, li
     text = tmp_path / "few.txt"
     text.write_text("__label__a b\n" * lines)
     job = make(workers=8, worker_class="snailps.models.classifier:Classifier", input=str(text))
-    assert job.concurrency == Concurrency(most, f"more learn less from {lines:,} lines")
+    assert job.model.by_input.concurrency == Concurrency(
+        most, f"more learn less from {lines:,} lines"
+    )
 
 
 @pytest.mark.parametrize(
@@ -522,7 +531,7 @@ def test_job_on_few_examples_has_a_worker_for_every_200(make, tmp_path, name, li
     examples.write_text("# a comment\n0 1:1\n" + "1 3:1 7:2\n" * (lines - 1))
     job = make(workers=8, worker_class=f"snailps.models.sparse.{name}", input=str(examples))
     why = f"more learn less from {lines:,} examples"
-    assert job.concurrency == Concurrency(most, why)
+    assert job.model.by_input.concurrency == Concurrency(most, why)
 
 
 @pytest.mark.parametrize(
@@ -550,7 +559,7 @@ def test_job_in_bsp_takes_losses_in_the_order_of_slots_and_ends_two_clocks_later
                 if ended is None and job.limit_reached():
                     job.end_early(job.limit_reached())
                     ended = job.schedule.slots.open
-        return job.schedule.slots.open, ended, job.figures({})["loss_by_epoch"], job.ended_by
+        return job.schedule.slots.open, ended, job.figures({})["loss_by_epoch"], job.rules.ended_by
 
     assert play(order=False) == play(order=True)
     clocks, ended, _, why = play(order=False)
@@ -573,14 +582,14 @@ def test_job_in_rounds_that_a_limit_ends_before_the_first_has_no_model(make):
     """An interrupt may: it saves what there is."""
     job = make(worker_class="clock_models:Mean", epochs="5", input="", max_seconds="0.01")
     job.begin_pass("train", [4])
-    assert job.lacks_rounds() == ""
+    assert lacks_rounds(job) == ""
     job.end_early("max_seconds")
-    assert job.lacks_rounds().startswith("max_seconds: 0.01 s end before the first round does")
-    job.ended_by = "interrupt"
-    assert job.lacks_rounds() == ""
+    assert lacks_rounds(job).startswith("max_seconds: 0.01 s end before the first round does")
+    job.rules.ended_by = "interrupt"
+    assert lacks_rounds(job) == ""
     job.end_early("max_seconds")
     job.schedule.rounds.advance()
-    assert job.lacks_rounds() == ""
+    assert lacks_rounds(job) == ""
 
 
 @pytest.mark.parametrize("steps", range(9))
@@ -602,7 +611,7 @@ def test_job_in_bsp_goes_on_from_any_checkpoint_to_the_same_end(make, steps):
     if again.limit_reached():
         again.end_early(again.limit_reached())
     train(again, 99)
-    assert (again.schedule.slots.open, again.ended_by) == (8, "target_loss")
+    assert (again.schedule.slots.open, again.rules.ended_by) == (8, "target_loss")
 
 
 def test_job_in_bsp_leases_nothing_behind_its_end_before_the_limit_is_looked_at(begun):
@@ -624,7 +633,7 @@ def test_job_in_bsp_taken_over_at_its_target_leases_nothing_behind_its_end(make)
     job.begin_pass("train", [1])
     for number in range(12):
         assert job.done(done(job.lease(1).number, loss=80.0 - 4 * number, examples=50.0), 1)
-    assert job.has_reached
+    assert job.rules.has_reached
     other.begin_pass("train", [1], exact_state(job))
     assert [lease.number for lease in iter(lambda: other.lease(1), None)] == [12, 13]
 
@@ -650,7 +659,7 @@ def test_job_in_bsp_merges_a_survey_in_the_order_of_blocks(make, tmp_path):
         for number in numbers[::order]:
             job.done(messages.Done("survey", number, 1, 1.0, {}, b"%d." % number), 1)
         job.end_survey()
-        assert job.summary == b"0.1.2.3.4.5.6.7.8.9."
+        assert job.survey.summary == b"0.1.2.3.4.5.6.7.8.9."
 
 
 def test_job_in_bsp_has_learning_rates_that_do_not_depend_on_time(begun, clock):
@@ -701,12 +710,12 @@ def test_job_with_a_setting_of_another_consistency_is_refused(make, settings, sa
 def test_job_with_a_loss_that_is_no_number_has_diverged(begun, loss, consistency):
     job = begun(consistency=consistency, nodes=[1])
     job.done(done(job.lease(1).number, loss=80.0, examples=50.0), 1)
-    assert job.diverged == ""
+    assert job.rules.diverged == ""
     job.done(done(job.lease(1).number, loss=loss, examples=50.0), 1)
     assert re.match(
         rf"Counter\.train \(.*cluster_models\.py, line \d+\), block 1: the loss is {loss}: the "
         "training has diverged",
-        job.diverged,
+        job.rules.diverged,
     )
 
 
@@ -722,9 +731,9 @@ def test_counts_of_blocks_are_judged_after_an_epoch_and_at_the_end(begun, monkey
     jobs = [begun(nodes=[1]) for _ in range(2)]
     for job, count in zip(jobs, (10, 11), strict=True):
         for _ in range(10):
-            assert job.refused == ""
+            assert job.rules.refused == ""
             job.done(done(job.lease(1).number, **{"count x": float(count), "y": 7.0}), 1)
-        assert job.refused == ("too many" if count > 10 else "")
+        assert job.rules.refused == ("too many" if count > 10 else "")
         assert job.settings.seed == 1  # what a checkpoint is compared by
     job = jobs[0]
     again = begun(nodes=[1])
@@ -732,7 +741,7 @@ def test_counts_of_blocks_are_judged_after_an_epoch_and_at_the_end(begun, monkey
     assert again.metrics.counts == {"x": 100.0}
     job.done(done(job.lease(1).number, **{"count z": 3.0}), 1)
     job.end_pass()
-    assert (job.refused, job.settings.seed) == ("", 99)
+    assert (job.rules.refused, job.settings.seed) == ("", 99)
     figures = job.figures({})
     assert (figures["odd"], figures["of"]) == ({"x": 100.0, "z": 3.0}, 1100)
     assert json.dumps(figures)  # also where the model's are NumPy's
@@ -743,7 +752,7 @@ def test_counts_of_a_model_that_judges_none_are_summed_without_an_error(begun, c
     for _ in range(10):
         job.done(done(job.lease(1).number, **{"count x": 1.0}), 1)
     job.end_pass()
-    assert (job.refused, job.metrics.counts) == ("", {"x": 10.0})
+    assert (job.rules.refused, job.metrics.counts) == ("", {"x": 10.0})
     assert [record.getMessage() for record in caplog.records if record.levelname == "ERROR"] == []
 
 
@@ -822,7 +831,7 @@ def test_job_of_auto_epochs_ends_when_its_loss_stops_falling(make):
     assert job.settings.epochs == 30
     assert job.start_message(1).settings["epochs"] == "30"  # rates that fall go by these
     job.begin_pass("train")
-    assert job.pass_text() == "epoch 1, at most 30"
+    assert pass_text(job) == "epoch 1, at most 30"
     train_on(job)
     figures = job.figures({})
     assert (figures["ended_by"], figures["epochs"]) == ("converged", ENDS_AT)
@@ -835,7 +844,7 @@ def test_job_of_auto_epochs_ends_when_its_loss_stops_falling(make):
 
 def test_job_of_given_epochs_trains_them_all_and_tells_that_its_loss_still_falls(begun):
     job = begun(**{**AUTO, "epochs": "4"})
-    assert job.pass_text() == "epoch 1 of 4"
+    assert pass_text(job) == "epoch 1 of 4"
     figures = train_on(job).figures({})
     assert (figures["ended_by"], figures["epochs"], figures["blocks"]) == ("epochs", 4, 40)
     assert figures["loss_falls"] == 0.2
@@ -866,7 +875,7 @@ def test_job_gives_no_advice_against_the_number_of_epochs_that_its_model_chose(b
 @pytest.mark.parametrize("ranges", [8, 9, 11, 12])
 def test_losses_of_passes_over_ranges_are_of_whole_epochs_and_give_no_advice(make, ranges):
     job = make(**AUTO | {"epochs": "3"})
-    Job.begin_pass(job, "train", 0.0, plan=RangePasses(2, 6, per_epoch=2, before=1))
+    job.begin_pass("train", plan=RangePasses(2, 6, per_epoch=2, before=1))
     for _ in range(len(job.input.blocks) + 2 + ranges):
         lease = job.lease(1)
         assert job.done(done(lease.number, loss=60.0 - lease.number, examples=1.0), 1)
@@ -1037,12 +1046,12 @@ def test_job_whose_loss_is_far_beyond_its_first_one_several_times_has_diverged(b
     job.start_message(2)
     for loss in (5.0, 400.0, 600.0, 600.0, 5.0, 600.0, 600.0):
         job.done(done(job.lease(1).number, loss=50 * loss, examples=50.0), 1)
-        assert job.diverged == ""
+        assert job.rules.diverged == ""
     number = job.lease(1).number
     job.done(done(number, loss=50 * 600.0, examples=50.0), 1)
     said = f"block {number}: the loss is 600, and began with 5: the training has diverged"
-    assert f", {said}" in job.diverged
-    assert "The steps of workers add up (2 here): if fewer workers learn" in job.diverged
+    assert f", {said}" in job.rules.diverged
+    assert "The steps of workers add up (2 here): if fewer workers learn" in job.rules.diverged
 
 
 def test_advice_of_a_divergence_names_the_settings_that_give_weights():
@@ -1064,11 +1073,11 @@ def test_job_that_begins_with_a_small_loss_may_have_larger_ones(begun, monkeypat
     job = begun(nodes=[1])
     for loss in (1e-6, 90.0, 90.0, 90.0, 90.0):
         job.done(done(job.lease(1).number, loss=50 * loss, examples=50.0), 1)
-    assert job.diverged == ""
+    assert job.rules.diverged == ""
 
 
 def test_job_of_a_model_without_a_bound_may_have_any_finite_loss(begun):
     job = begun(nodes=[1])
     for loss in (1.0, 1e30, 1e30, 1e30, 1e30):
         job.done(done(job.lease(1).number, loss=50 * loss, examples=50.0), 1)
-    assert job.diverged == ""
+    assert job.rules.diverged == ""

@@ -7,6 +7,8 @@ from master_parts import TestOutbox, controller_of, worker_of
 
 from snailps.api.export_progress import ExportProgress
 from snailps.master.job.export import CANCEL_S
+from snailps.master.job.job import JobClock
+from snailps.master.job.stop_rules import StopRules
 from snailps.master.leases import BspSchedule, Entries
 from snailps.master.leases.late_workers import DROP_S
 from snailps.master.phases import JobPhase
@@ -79,8 +81,8 @@ def stepped(now):
     blocks = [Piece("in", n, n + 1) for n in range(40)]
     book = BspSchedule(Entries(blocks), micro_batches=MICRO_BATCHES, nodes=[1])
     controller.leases.job = SimpleNamespace(
-        schedule=book, pass_="train", clocked=True, rounds=0, progress=lambda now: 0.0, units=0,
-        diverged="", refused="", expires=0, ticks=[0],
+        schedule=book, pass_="train", progress=lambda now: 0.0, rules=StopRules(),
+        model=SimpleNamespace(clocked=True, expires=0), clock=JobClock(0.0, 0.0),
         settings=SimpleNamespace(consistency="bsp"),
         done=lambda message, node, now: book.done(message.number, node),
         withdraw_checkouts=lambda: None,

@@ -173,9 +173,9 @@ def test_checkpoint_of_another_version_is_refused_with_what_to_do(make, lacking)
     job = make()
     job.begin_pass("train")
     state = job.dump(clock=-1)
-    job.check_state(state)
+    job.record.check_state(state)
     state.figures["rotation"] = {**asdict(Rotation(2, 2)), "metrics": job.metrics.snapshot()}
-    job.check_state(state)
+    job.record.check_state(state)
     if lacking == "rotation":
         del state.figures["rotation"]["sweeps"]
     elif lacking == "metrics":
@@ -185,4 +185,4 @@ def test_checkpoint_of_another_version_is_refused_with_what_to_do(make, lacking)
     else:
         del state.figures[lacking]
     with pytest.raises(CheckpointError, match=r"another version .*, such as 0\.2\.0, .*begin anew"):
-        job.check_state(state)
+        job.record.check_state(state)

@@ -11,6 +11,7 @@ from twins import least_squares as twin
 from snailps.config import RawConfig
 from snailps.data.name_columns import NameCounts, Names
 from snailps.errors import ConfigError, DataError, ModelFileError
+from snailps.master.job.beginning import prepare
 from snailps.master.job.job import Job
 from snailps.master.job.settings import job_settings
 from snailps.master.leases import RangeSchedule
@@ -627,10 +628,10 @@ def test_dim_is_chosen_by_the_number_of_lines(tmp_path, given, lines, dim, print
     job = Job(RawConfig.from_mapping(settings, "here"), now=100.0)
     foreseen = MatrixFactorization(job.settings).tables()[0].dim
     try:
-        job.prepare(1)
+        prepare(job, 1)
     finally:
         job.input.close()
-    assert (job.settings.dim, job.measured) == (dim, printed)
+    assert (job.settings.dim, job.model.by_input.measured) == (dim, tuple(printed))
     assert MatrixFactorization(job.settings).tables()[0].dim == dim <= foreseen
     assert job.start_message(1).settings["dim"] == str(dim)
 

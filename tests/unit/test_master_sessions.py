@@ -7,6 +7,7 @@ from snailps.api.tables import Table
 from snailps.errors import ClusterError, RemoteError
 from snailps.master import effects, events
 from snailps.master.job.ended_jobs import ENDED_MAX
+from snailps.master.job.record import JobRecord
 from snailps.master.leases.late_workers import DROP_S
 from snailps.master.number_spans import NumberSpans
 from snailps.master.phases import ClusterPhase
@@ -312,7 +313,7 @@ def test_job_that_follows_on_one_that_failed_has_nothing_of_it(make_job):
     world.tick()
     assert inspection.running
     replication.standbys.redundancy.metrics.moves = 3
-    controller.job.ticks, controller.training.expiry._tick = [0, 7], 7
+    controller.job.clock.ticks, controller.training.expiry._tick = [0, 7], 7
     assert world.ask(driver, m.Cancel()) == m.Ok()
     for worker in workers:
         world.handle(events.Gone(worker, "begins anew"))
@@ -325,7 +326,7 @@ def test_job_that_follows_on_one_that_failed_has_nothing_of_it(make_job):
     world.work()  # what the first job began beside the loop ends now
     assert inspection.last_map == {}
     assert replication.figures() == {}
-    snapshot, _ = controller.checkpoints.dump_job(controller.job, -1, world.now)
+    snapshot, _ = controller.checkpoints.dump_job(JobRecord(controller.job), -1, world.now)
     assert snapshot.figures["ticks"] == [0]
     orders = [e.message for e in world.effects if isinstance(e, effects.Order)]
     assert [order for order in orders if isinstance(order, m.Expire)] == [m.Expire(0, 0, [0])]
@@ -336,8 +337,8 @@ def test_checkpoint_at_the_end_of_a_training_has_its_ticks(make_job):
     world = World(make_job())
     world.forms()
     controller = world.core.job_controller
-    controller.job.ticks = [0, 7]
-    snapshot, _ = controller.checkpoints.dump_job(controller.job, -1, world.now)
+    controller.job.clock.ticks = [0, 7]
+    snapshot, _ = controller.checkpoints.dump_job(JobRecord(controller.job), -1, world.now)
     assert snapshot.figures["ticks"] == [0, 7]
 
 

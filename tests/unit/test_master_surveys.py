@@ -37,7 +37,7 @@ def test_part_of_several_blocks_is_merged_once_and_that_of_a_lost_worker_counted
     assert job.progress(world.now) == 1.0
     world.ask(other, m.Done("survey", numbers[0], 5, 0.1, {}, b"part", numbers[1:]))
     world.tick()
-    assert job.summary == b"part"
+    assert job.survey.summary == b"part"
     assert world.core.reported_phase == "training"
 
 
@@ -140,7 +140,7 @@ class Choosy:
 
 def test_part_that_the_surveyor_fails_at_breaks_its_sender_and_is_counted_again(make_job):
     job = make_job(worker_class="cluster_models:Surveyed")
-    job.survey = SurveyMerge(Choosy(), in_order=False)
+    job.survey.merge = SurveyMerge(Choosy(), in_order=False)
     world = World(job, expected_node_num=6)
     peers = [world.join(role) for role in ("server", *["worker"] * 5)]
     world.tick(times=4)

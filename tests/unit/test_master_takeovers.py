@@ -7,6 +7,7 @@ from snailps.config import JobSettings, MasterSettings, RawConfig
 from snailps.master import effects, events
 from snailps.master.job.controller import SPENT_S
 from snailps.master.job.job import Job
+from snailps.master.job.record import JobRecord
 from snailps.master.job.state import pack
 from snailps.transport import messages as m
 from snailps.transport.messages.terms import ChunkBlock, Partition
@@ -143,7 +144,7 @@ def test_worker_whose_start_the_journal_has_lost_gets_blocks_of_its_own(make_job
 
 
 def elapsed(world):
-    return world.core.job_controller.job.elapsed_s(world.now)
+    return world.core.job_controller.job.clock.elapsed_s(world.now)
 
 
 def works(world, seconds):
@@ -196,7 +197,7 @@ def test_time_before_a_checkpoint_outlives_a_master(make_job, noted):
     first = World(make_job(max_seconds="100"))
     first.forms()
     works(first, 50)
-    first.services.base = pack(first.core.job_controller.job.dump(first.now))
+    first.services.base = pack(JobRecord(first.core.job_controller.job).dump(first.now))
     first.effects = [e for e in first.effects if getattr(e, "kind", "") != "spent"]
     if noted:
         works(first, 12)

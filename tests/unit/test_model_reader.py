@@ -34,7 +34,7 @@ class Looks(Worker):
 def job(name):
     return SimpleNamespace(
         name=name,
-        cls=Looks,
+        model=SimpleNamespace(cls=Looks),
         settings=None,
         schedule=SimpleNamespace(slots=None),
         inspected=Inspected(),

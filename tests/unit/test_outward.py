@@ -27,6 +27,7 @@ from snailps.master.job import input as job_input
 from snailps.master.job.ended_jobs import EndedJob, EndedJobs
 from snailps.master.job.input import JobInput
 from snailps.master.job.job import Job
+from snailps.master.job.record import JobRecord
 from snailps.master.job.state import decode
 from snailps.master.journal import Journal
 from snailps.models import CLASSES
@@ -128,7 +129,7 @@ def test_settings_of_a_checkpoint_stay_as_they_are_but_for_secrets():
     job = SimpleNamespace(
         dump=lambda now, clock: SimpleNamespace(done=0, units=0, figures={}),
         identity=lambda names: {},
-        schedule=SimpleNamespace(plan=SimpleNamespace(share=float)), counts={},
+        schedule=SimpleNamespace(plan=SimpleNamespace(share=float)), unit="words",
         plain_settings=lambda: {"separator": "\x1f", "input": PATHS[0]},
     )  # fmt: skip
     members = SimpleNamespace(table_registry=SimpleNamespace(used=[]))
@@ -154,8 +155,8 @@ def found_input(monkeypatch, paths):
 def _logistic():
     raw = RawConfig.from_mapping({"worker_class": CLASSES["word2vec"], "input": PATHS[0]}, "test")
     job = Job(raw)
-    assert "old" not in json.dumps(job.identity(()))
-    return job.cls, job.settings
+    assert "old" not in json.dumps(JobRecord(job).identity(()))
+    return job.model.cls, job.settings
 
 
 def test_journal_and_checkpoints_name_addresses_without_secrets_and_a_later_run_has_its_own(

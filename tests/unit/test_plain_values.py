@@ -19,6 +19,7 @@ from snailps.config import RawConfig
 from snailps.config.fields import format_value
 from snailps.dataclass import dataclass
 from snailps.errors import ClusterError, NotFinite
+from snailps.master.job.beginning import begin_training, prepare
 from snailps.master.job.job import Inspected, Job
 from snailps.master.job.model_reader import ModelReader
 from snailps.transport.security.trust import OPEN
@@ -120,14 +121,14 @@ def test_job_of_a_class_that_answers_in_numpy_numbers_has_plain_ones(tmp_path):
     (path := tmp_path / "in.txt").write_text("a b c\n")
     raw = RawConfig.from_mapping({"worker_class": f"{__name__}:OfNumPy", "input": str(path)}, "x")
     job = Job(raw)
-    job.prepare(1)
+    prepare(job, 1)
     settings = job.settings
     assert [type(n) for n in (settings.rate, settings.seed, settings.epochs)] == [float, int, int]
     (block,) = job.input.blocks
     assert (block.path, block.start, block.stop) == (str(path), 0, 6)
     assert [type(place) for place in (block.path, block.start, block.stop)] == [str, int, int]
-    assert (job.expires, type(job.expires)) == (9, int)
-    job.begin_pass("train", 0.0, [1])
+    assert (job.model.expires, type(job.model.expires)) == (9, int)
+    begin_training(job, 0.0, [1])
     json.dumps([job.start_message(1).settings, *job.lease(1, 0.0).layout.files])
 
 
@@ -166,8 +167,8 @@ class Judged(Worker):
 def export(judged, output="out"):
     Judged.judged, Judged.written = judged, []
     job = SimpleNamespace(
-        cls=Judged, settings=SimpleNamespace(output=output), inspected=Inspected(),
-        schedule=SimpleNamespace(slots=None),
+        model=SimpleNamespace(cls=Judged), settings=SimpleNamespace(output=output),
+        inspected=Inspected(), schedule=SimpleNamespace(slots=None),
     )  # fmt: skip
     progress = SimpleNamespace(check=lambda: None, cancelled=False)
     return Readers().export(job, SimpleNamespace(figures={}), progress)
@@ -181,7 +182,8 @@ def test_figures_of_the_end_of_a_round_and_of_an_inspection_are_plain():
         "auc": 0.5, "judged": ["auc"], "files": ["out.npz"], "rows": 5,
         "validation": {"cat": [["3", 0.5]]},
     }  # fmt: skip
-    after = Readers().after_round(SimpleNamespace(cls=Judged), 0, SimpleNamespace(figures={}))
+    job = SimpleNamespace(model=SimpleNamespace(cls=Judged))
+    after = Readers().after_round(job, 0, SimpleNamespace(figures={}))
     assert (after, type(after["loss"])) == ({"loss": 0.5}, float)
 
 

@@ -208,14 +208,17 @@ def test_clock_of_a_long_training_keeps_few_ticks_and_deletes_the_same_rows():
     rows = SimpleNamespace(expiring=False, expire=lambda *order: orders.append(order[:2]))
     out = SimpleNamespace(note=lambda *_: None)
     clock = ExpiryClock(out, rows)
-    job = SimpleNamespace(expires=TICKS, metrics=SimpleNamespace(units=0), ticks=[0])
+    job = SimpleNamespace(
+        model=SimpleNamespace(expires=TICKS), metrics=SimpleNamespace(units=0),
+        clock=SimpleNamespace(ticks=[0]),
+    )  # fmt: skip
     all_ = [0]
     for step in range(1, 300):
         job.metrics.units += 1 + step % 3  # some ticks are left out
         all_.append(job.metrics.units)
         clock.step(job, 0.0)
         assert orders[-1] == (all_[-1], oldest_kept(all_))
-        assert len(job.ticks) <= TICKS + 2
-    other = SimpleNamespace(ticks=all_)
+        assert len(job.clock.ticks) <= TICKS + 2
+    other = SimpleNamespace(clock=SimpleNamespace(ticks=all_))
     ExpiryClock(out, rows).resume(other, 0.0)
-    assert other.ticks == job.ticks
+    assert other.clock.ticks == job.clock.ticks

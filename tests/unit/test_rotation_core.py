@@ -13,8 +13,12 @@ from snailps.config import JobSettings, MasterSettings, RawConfig
 from snailps.dataclass import asdict
 from snailps.errors import ClusterError, ConfigError, MisuseError
 from snailps.master import effects, events
+from snailps.master.job.beginning import begin_training, prepare
+from snailps.master.job.ending import figures_of
 from snailps.master.job.job import Job
+from snailps.master.job.record import JobRecord
 from snailps.master.job.state import pack, unpack
+from snailps.master.job.training_plan import plan_training
 from snailps.master.leases.records import BlockResult
 from snailps.transport import messages as m
 from snailps.transport.messages.terms import ChunkBlock, Partition
@@ -125,17 +129,17 @@ def test_refused_workers_are_answered_when_the_speeds_of_all_are_known(make_job)
 )  # fmt: skip
 def test_training_that_asks_for_something_else_does_not_rotate(make_job, settings):
     job = make_job(**settings)
-    job.prepare(2)
-    assert job.plan_training(2) is None
+    prepare(job, 2)
+    assert plan_training(job, 2) is None
     job = make_job()
-    job.prepare(2)
-    assert [job.plan_training(workers) for workers in (1, 2)] == [Rotation(2, 8)] * 2
+    prepare(job, 2)
+    assert [plan_training(job, workers) for workers in (1, 2)] == [Rotation(2, 8)] * 2
 
 
 def test_rotation_has_no_more_chunks_than_blocks_nor_parts_than_a_message_takes(make_job):
     job = make_job(chunks="100", most_parts="1000000")
-    job.prepare(2)
-    assert job.plan_training(2) == Rotation(TEXT_BLOCKS, 1 << 15)
+    prepare(job, 2)
+    assert plan_training(job, 2) == Rotation(TEXT_BLOCKS, 1 << 15)
 
 
 @pytest.mark.parametrize("wrong", ["2", 7, (2, 3), ValueError("planted")])
@@ -148,7 +152,7 @@ def test_rotation_that_fails_or_is_none_ends_the_job_with_the_reason(make_job, m
             raise wrong
         return wrong
 
-    monkeypatch.setattr(job.cls, "rotation", rotation)
+    monkeypatch.setattr(job.model.cls, "rotation", rotation)
     world = World(job)
     for role in ("server", "worker", "worker"):
         world.join(role)
@@ -248,7 +252,7 @@ def test_figures_of_checkouts_count_at_once_and_those_of_the_partition_in_their_
     assert (job.metrics.units, job.metrics.loss) == (20, 2.0)
     assert job.metrics.loss_by_epoch() == [2.0]
     assert job.schedule.progress == pytest.approx(1 / 4)
-    assert job.rate(world.now) > 0
+    assert job.metrics.rate(job.clock.pass_begun, world.now) > 0
     (member, _) = world.core.members.joined("worker")
     assert member.rate.per_s(world.now) == 10
     assert member.done == 4  # what it has trained, and not the blocks that were encoded
@@ -324,7 +328,7 @@ def test_checkpoint_has_no_figures_of_durable_checkouts_and_a_takeover_has_them(
         checks_in(before, a, one, part, durable=part == 1)
     job = before.core.job_controller.job
     assert job.metrics.units == 10
-    assert unpack(pack(job.dump(before.now))).units == 0
+    assert unpack(pack(JobRecord(job).dump(before.now))).units == 0
     world = takes_over(before, make_job())
     come_back(world, (one, [0, 1, 2], [2]), (two, [], []))
     again = world.core.job_controller.job
@@ -429,11 +433,11 @@ def test_units_of_what_ended_early_count_once_in_a_run_that_goes_on(make_job):
     checks_in(world, b, two, 3)
     world.ask(b, m.Done("train", two.number, 10, 1.0, ANSWER, whole=False))
     assert (job.metrics.units, job.metrics.losses[0]) == (30, [6.0, 3.0])  # the model has these
-    figures = job.figures({}, world.now)
+    figures = figures_of(job, {}, world.now)
     assert (figures["examples"], figures["loss_by_epoch"]) == (30, [2.0])
     again = make_job()
-    again.prepare(2)
-    again.begin_pass("train", 0.0, [8, 9], unpack(pack(job.dump(world.now))))
+    prepare(again, 2)
+    begin_training(again, 0.0, [8, 9], unpack(pack(JobRecord(job).dump(world.now))))
     assert (again.metrics.units, again.metrics.losses[0]) == (20, [4.0, 2.0])
     after = takes_over(world, make_job())  # a takeover ends the same training
     for member in (1, 2, 3):
@@ -451,7 +455,7 @@ def test_blocks_are_of_the_text_and_partitions_have_their_own_figure(make_job):
     (a, one), (b, two) = tenants(world)
 
     def counts():
-        figures = job.figures({}, world.now)
+        figures = figures_of(job, {}, world.now)
         return [figures[name] for name in ("blocks", "blocks_per_epoch", "partitions", "epochs")]
 
     assert counts() == [0, 10, 0, 0]
@@ -609,7 +613,7 @@ def test_checkpoint_has_the_rotation_and_a_job_goes_on_with_it(make_job):
     (a, one), (b, two) = tenants(world)
     world.ask(a, m.Done("train", one.number, 30, 2.0, {"loss": 9.0, "examples": 3.0}))
     world.ask(b, m.CheckOut(two.number))
-    saved = unpack(pack(job.dump(world.now)))
+    saved = unpack(pack(JobRecord(job).dump(world.now)))
     extent = {"open": 0, "closed_partitions": 0, "parts_max": 2, "parts": [2, 0], "sizes": [[], []]}
     metrics = saved.figures["rotation"].pop("metrics")
     rotation = asdict(Rotation(chunks=2, most_parts=8))
@@ -618,9 +622,9 @@ def test_checkpoint_has_the_rotation_and_a_job_goes_on_with_it(make_job):
     assert saved.units == 30
     assert job.schedule.plan.share(saved.done) == pytest.approx(1 / 4)
     again = make_job(chunks="1")  # what the class says now does not matter
-    again.prepare(1)
-    assert again.plan_training(1, saved) == Rotation(2, 8)
-    again.begin_pass("train", 0.0, [9], saved)
+    prepare(again, 1)
+    assert plan_training(again, 1, saved) == Rotation(2, 8)
+    begin_training(again, 0.0, [9], saved)
     assert again.schedule.chunks.extent == extent
     assert again.metrics.units == 30
     assert again.metrics.loss_by_epoch() == [3.0]
@@ -636,10 +640,10 @@ def test_checkpoint_goes_on_for_more_epochs_or_fewer(make_job, epochs):
     (a, one), (b, two) = tenants(world)
     for peer, lease, units in ((a, one, 30), (b, two, 12)):
         world.ask(peer, m.Done("train", lease.number, units, 2.0, {"loss": 9.0, "examples": 3.0}))
-    saved = unpack(pack(job.dump(world.now)))
+    saved = unpack(pack(JobRecord(job).dump(world.now)))
     again = make_job(epochs=str(epochs))
-    again.prepare(2)
-    again.begin_pass("train", 0.0, [8, 9], saved)
+    prepare(again, 2)
+    begin_training(again, 0.0, [8, 9], saved)
     schedule = again.schedule
     assert schedule.records.done().tolist() == []  # the chunk is closed
     assert schedule.finished == 2 + TEXT_BLOCKS // 2
@@ -657,10 +661,10 @@ def test_checkpoint_of_more_epochs_than_there_are_now_is_over(make_job):
             lease = deals(world, peer)
         world.ask(peer, m.Done("train", lease.number, 5, 1.0, ANSWER))
     assert job.schedule.chunks.extent["open"] == 3
-    saved = unpack(pack(job.dump(world.now)))
+    saved = unpack(pack(JobRecord(job).dump(world.now)))
     again = make_job(epochs="1")
-    again.prepare(2)
-    again.begin_pass("train", 0.0, [8, 9], saved)
+    prepare(again, 2)
+    begin_training(again, 0.0, [8, 9], saved)
     assert again.schedule.over
     assert again.schedule.progress == 1.0
 
@@ -668,20 +672,20 @@ def test_checkpoint_of_more_epochs_than_there_are_now_is_over(make_job):
 def test_checkpoint_of_a_rotation_does_not_go_on_by_steps(make_job):
     job = make_job()
     World(job).forms()
-    saved = unpack(pack(job.dump(0.0)))
+    saved = unpack(pack(JobRecord(job).dump(0.0)))
     again = make_job(max_steps="3")
-    again.prepare(2)
+    prepare(again, 2)
     with pytest.raises(ConfigError, match="max_steps: the checkpoint is of a training by rotation"):
-        again.plan_training(2, saved)
+        plan_training(again, 2, saved)
 
 
 def test_checkpoint_of_ordinary_blocks_goes_on_with_those(make_job):
     job = make_job()
-    job.prepare(1)
-    job.begin_pass("train", 0.0, [1])
-    saved = unpack(pack(job.dump(0.0)))
+    prepare(job, 1)
+    begin_training(job, 0.0, [1])
+    saved = unpack(pack(JobRecord(job).dump(0.0)))
     assert "rotation" not in saved.figures
-    assert job.plan_training(2, saved) is None
+    assert plan_training(job, 2, saved) is None
 
 
 # --- what servers have lost ----------------------------------------------------------------------

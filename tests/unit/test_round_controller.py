@@ -5,7 +5,9 @@ from types import SimpleNamespace
 import pytest
 
 from snailps.master.effects import Fact
+from snailps.master.job.model_class import RoundTerms
 from snailps.master.job.round_controller import RoundController
+from snailps.master.job.stop_rules import StopRules
 from snailps.master.leases.rounds import RoundSchedule
 from snailps.node.effects import WorkDone
 
@@ -16,16 +18,17 @@ class Job:
     """What a `RoundController` uses of a job."""
 
     def __init__(self, workers, deadline_s):
-        self.deadline_s = deadline_s
+        self.model = SimpleNamespace(rounds=RoundTerms(4, 1.0, deadline_s, inspects=True))
+        self.rules = StopRules()
         self.schedule, self.figures = RoundSchedule(4, workers), []
-        self.has_reached = False
 
     def begin_round(self):
         pass
 
     def round_done(self, round_, figures):
         self.figures.append((round_, figures))
-        self.has_reached = figures["loss"] <= TARGET
+        if figures["loss"] <= TARGET:
+            self.rules.reach("target_loss", round_)
 
 
 class Rounds:

@@ -19,6 +19,7 @@ from snailps.errors import (
 from snailps.master import effects, events
 from snailps.master.effects import Fact
 from snailps.master.job.ended_jobs import MASTER_DIED, SHARED
+from snailps.master.job.record import JobRecord
 from snailps.master.job.recovery import Recovered
 from snailps.master.journal import FACTS, Journal, decode
 from snailps.master.phases import ClusterPhase
@@ -686,7 +687,7 @@ def test_job_that_resumes_leaves_tables_of_drivers_as_they_are(tmp_path):
     }  # fmt: skip
     job = world.services.load_job(settings, 0.0)
     saved = candidate([Table("w", 2), Table("of-job", 3), Table("v", 1)])
-    saved.manifest.job.update(job.identity(()), tables_of_job=["of-job", "v"])
+    saved.manifest.job.update(JobRecord(job).identity(()), tables_of_job=["of-job", "v"])
     world.ask(driver, m.Declare([Table("v", 1).to_dict()]))
     folder = Folder([replace(saved, sources=[(settings["input"], 20)])])
     for name in ("open", "read_state", "release"):

@@ -12,6 +12,7 @@ from snailps.config.output import refuse_existing
 from snailps.errors import ConfigError
 from snailps.master.effects import Fact
 from snailps.master.job.job import Job
+from snailps.master.job.record import JobRecord
 from snailps.master.job.session import SessionJob
 from snailps.master.journal import Journal
 from snailps.master.life import COMMAND, LASTING
@@ -32,7 +33,7 @@ def job(tmp_path, model="logistic", **settings):
 
 
 def refuse(its, *, takes_over=False):
-    check_results(its.cls, its.settings, takes_over=takes_over)
+    check_results(its.model.cls, its.settings, takes_over=takes_over)
 
 
 def test_result_that_exists_is_refused_with_file_size_date_and_the_ways_on(tmp_path):
@@ -144,7 +145,7 @@ def read_again(its, folder, life=COMMAND):
 
 @pytest.mark.parametrize("written", [0, FORMAT + 1])
 def test_run_of_another_version_is_not_taken_over(tmp_path, shard, written):
-    its = job(tmp_path)
+    its = JobRecord(job(tmp_path))
     folder = left_by(its, tmp_path / "journal", shard, format=written)
     with pytest.raises(ConfigError, match=f"format {written or 1}, this one has {FORMAT}.*--fresh"):
         read_again(its, folder)
@@ -156,7 +157,7 @@ def test_run_of_another_version_is_not_taken_over(tmp_path, shard, written):
 
 @pytest.mark.parametrize("written", [0, FORMAT + 1])
 def test_run_of_another_version_that_has_formed_no_cluster_is_begun_anew(tmp_path, written):
-    its = job(tmp_path)
+    its = JobRecord(job(tmp_path))
     folder = left_by(its, tmp_path / "journal", None, format=written)
     assert read_again(its, folder) is None
     journal = Journal(folder)
@@ -168,13 +169,13 @@ def test_run_of_another_version_that_has_formed_no_cluster_is_begun_anew(tmp_pat
 
 
 def test_run_of_this_version_is_taken_over(tmp_path, shard):
-    its = job(tmp_path)
+    its = JobRecord(job(tmp_path))
     folder = left_by(its, tmp_path / "journal", shard)
     assert read_again(its, folder).facts[0].data["cluster_id"] == 7
 
 
 def test_run_whose_tables_name_a_class_is_taken_over_only_if_the_job_declares_it(tmp_path, shard):
-    its = job(tmp_path, worker_class="python_methods:Model")
+    its = JobRecord(job(tmp_path, worker_class="python_methods:Model"))
     own = Table("w", 2, access="python_methods:Momentum", lr=0.1)
     folder = left_by(its, tmp_path / "own", shard, [own])
     assert read_again(its, folder).facts[0].data["cluster_id"] == 7

@@ -144,7 +144,7 @@ class JobController:
     def _step_pass(self, job: Job, now: float) -> None:
         if now >= self._spent_at:
             self._spent_at = now + SPENT_S
-            self._out.note("spent", job.spent(now))
+            self._out.note("spent", job.clock.spent(now))
         workers = self._members.joined("worker")
         if not (workers or job.schedule.over):
             self._step_without_workers(job, now)
@@ -175,7 +175,7 @@ class JobController:
         """Whether there is a job that can wait for a worker. Rounds cannot before they begin: how
         many there are is fixed by the workers at that time."""
         before = self.phase in (JobPhase.RESTORING, JobPhase.SURVEY, JobPhase.LOADING)
-        needs_workers = before and self.job is not None and self.job.needs_workers
+        needs_workers = before and self.job is not None and self.job.model.rounds.number
         return self.phase not in (JobPhase.IDLE, JobPhase.STOPPING) and not needs_workers
 
     @property
@@ -268,7 +268,7 @@ class JobController:
     def remember(self) -> None:
         """Keep figures, tables and summary of a job that has ended for its driver."""
         if (job := self.job) is not None:
-            summary = None if job.summary is None else job.summary_message()
+            summary = None if job.survey.summary is None else job.survey.message()
             tables, figures = dict(self._members.table_registry.tables), self.present.figures
             ended = EndedJob(to_mapping(job.settings), figures, tables=tables, summary=summary)
             self.ended_jobs.keep(ended)

@@ -23,6 +23,7 @@ from snailps.master.effects import Outbox
 from snailps.master.job.epoch_figures import deciding_in
 from snailps.master.job.inspection import Inspection
 from snailps.master.job.job import Job
+from snailps.master.job.record import JobRecord
 from snailps.master.member import Member
 from snailps.master.services import Completed, Opened, Services
 from snailps.node.effects import WorkDone
@@ -83,8 +84,9 @@ class EpochTests:
         checkpoints: CheckpointController,  # of the job
         course: Course,
     ) -> None:
-        assert job.validation is not None
-        self._job, self._validation, self._name = job, job.validation, name
+        assert job.model.by_input.validation is not None
+        self._job, self._validation, self._name = job, job.model.by_input.validation, name
+        self._record = JobRecord(job)
         self._out, self._inspection, self._services = out, inspection, services
         self._checkpoints, self._course = checkpoints, course
         self._step = Step.TRAINING
@@ -217,7 +219,7 @@ class EpochTests:
         test = {
             "epoch": int(epochs) if epochs == int(epochs) else epochs,
             "progress": round(job.schedule.progress, 6),
-            "at_s": round(job.elapsed_s(now), 3),
+            "at_s": round(job.clock.elapsed_s(now), 3),
         }
         self._out.work(self._work(), partial(self._tested, test))
 
@@ -262,7 +264,7 @@ class EpochTests:
             # An earlier run's best rows may be there, to which a checkpoint leads back.
             self.close(goes_on=self._goes_on)
             return
-        self._keeper.opened(self._job, done.result, now, resumes=False)
+        self._keeper.opened(self._record, done.result, now, resumes=False)
         self._save(now)
 
     def _save(self, now: float) -> None:
@@ -271,7 +273,7 @@ class EpochTests:
             # Servers report by number: a late report of the job's checkpoint must match none here.
             numbers = self._keeper.numbers
             numbers.newest = max(numbers.newest, self._checkpoints.number)
-            self._keeper.begin(self._job, now)
+            self._keeper.begin(self._record, now)
 
     def _kept(self, completed: Completed, now: float) -> None:
         if self._step is Step.KEEPING:
@@ -349,7 +351,7 @@ class EpochTests:
         if done.error is not None:
             self._keep_last(explain(done.error))
             return
-        self._keeper.opened(self._job, done.result, now, resumes=True)
+        self._keeper.opened(self._record, done.result, now, resumes=True)
         self._keeper.restore(now)
 
     def _restored(self, rows: int) -> None:

@@ -43,19 +43,19 @@ class ExpiryClock:
         self._tick = 0
 
     def resume(self, job: Job, now: float) -> None:
-        if job.ticks[-1]:
+        if job.clock.ticks[-1]:
             self._expire(job, now)
 
     def step(self, job: Job, now: float) -> None:
         """Advance the clock, and have servers delete rows that no push touched in time."""
-        tick = job.metrics.units * TICKS // job.expires if job.expires else 0
-        if tick > job.ticks[-1] and not self._shard_orders.expiring:
+        tick = job.metrics.units * TICKS // job.model.expires if job.model.expires else 0
+        if tick > job.clock.ticks[-1] and not self._shard_orders.expiring:
             self._out.note("tick", {"tick": tick})
-            job.ticks.append(tick)
+            job.clock.ticks.append(tick)
             self._expire(job, now)
 
     def _expire(self, job: Job, now: float) -> None:
         """Order the deletion, and drop ticks that decide nothing any more."""
-        self._tick, oldest = job.ticks[-1], oldest_kept(job.ticks)
+        self._tick, oldest = job.clock.ticks[-1], oldest_kept(job.clock.ticks)
         self._shard_orders.expire(self._tick, oldest, now)
-        job.ticks = [tick for tick in job.ticks if tick >= oldest - 1]
+        job.clock.ticks = [tick for tick in job.clock.ticks if tick >= oldest - 1]

@@ -18,10 +18,12 @@ from snailps.errors import SnailError
 from snailps.master.checkpoints import CheckpointController
 from snailps.master.context import Context
 from snailps.master.effects import CancelExport, LeaveRounds
+from snailps.master.job.ending import end_pass
 from snailps.master.job.export import Export
 from snailps.master.job.job import Job
 from snailps.master.job.looks import Looks
 from snailps.master.job.present import PresentJob
+from snailps.master.job.record import JobRecord
 from snailps.master.membership import Membership
 from snailps.master.phases import JobPhase
 from snailps.master.replication.shard_reports import ShardReports
@@ -67,8 +69,9 @@ class ExportPhase:
 
     def _export(self, job: Job, now: float) -> None:
         progress = self.export.begin(now)
-        figures = self._present.figures
-        figures = {**figures, **({"by_round": job.by_round} if job.round_figures else {})}
+        figures = dict(self._present.figures)
+        if by_round := job.round_results.by_round:
+            figures["by_round"] = by_round
         reading = self._looks.inspection.reading(figures)
         export = partial(self._services.reader.export, job, reading, progress)
         self._present.beside(export, self._exported)
@@ -79,7 +82,7 @@ class ExportPhase:
 
     def exported_before(self, job: Job, figures: dict[str, Any], now: float) -> None:
         """End a job whose result an earlier master has written."""
-        job.end_pass(now)
+        end_pass(job, now)
         self._present.go(JobPhase.EXPORTING)
         self.ended(figures, now)
 
@@ -102,7 +105,7 @@ class ExportPhase:
     def ended(self, figures: dict[str, Any], now: float) -> None:
         self._present.figures = figures
         job = self._present.job
-        if self.export.progress is not None and job is not None and is_users(job.cls):
+        if self.export.progress is not None and job is not None and is_users(job.model.cls):
             self._warn_of_tables(job)
         for path in figures.get("files", []):
             self._out.say(f"wrote {path}")
@@ -115,7 +118,7 @@ class ExportPhase:
         would be written as it began."""
         names = self._shard_reports.never_pushed() if job.metrics.units else []
         if names:
-            who, of = named_method(job.cls, "train"), "tables" if len(names) > 1 else "table"
+            who, of = named_method(job.model.cls, "train"), "tables" if len(names) > 1 else "table"
             tables = ", ".join(map(repr, names))
             text = f"{who} has pushed nothing to {of} {tables}: no row was made"
             self._out.say(text, logging.WARNING)
@@ -160,13 +163,13 @@ class ExportPhase:
             return
         self._failure, self._saved_before = failure, self._checkpoints.saved
         if self._checkpoints.writes:
-            self._checkpoints.begin(job, now)
+            self._checkpoints.begin(JobRecord(job), now)
             return
         self._present.beside(partial(self._open_folder, job), partial(self._opened_folder, job))
 
     def _open_folder(self, job: Job) -> Opened | SnailError | None:
         try:
-            return self._checkpoints.open(job, job.settings, resumes=False, anyway=True)
+            return self._checkpoints.open(JobRecord(job), job.settings, resumes=False, anyway=True)
         except SnailError as error:  # the folder is another job's, or cannot be written
             return error
 
@@ -177,9 +180,9 @@ class ExportPhase:
             assert failure is not None
             self._fail(failure, now)
             return
-        self._checkpoints.opened(job, opened, now, resumes=False)
+        self._checkpoints.opened(JobRecord(job), opened, now, resumes=False)
         self._saved_before = self._checkpoints.saved
-        self._checkpoints.begin(job, now)
+        self._checkpoints.begin(JobRecord(job), now)
 
     def _fail(self, failure: Failure, now: float) -> None:
         """End the job whose export has failed; its rows are saved, if they could be. Without room

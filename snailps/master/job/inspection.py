@@ -69,10 +69,10 @@ class Inspection:
         due = int(job.progress(now) * INSPECTIONS)
         if due <= self._count or self._work:
             return
-        if self._spent_s > SHARE_MAX * job.elapsed_s(now):
+        if self._spent_s > SHARE_MAX * job.clock.elapsed_s(now):
             return
         self._count = due
-        if due or job.tester is not None:
+        if due or job.model.by_input.tester is not None:
             reading = self.reading(figures)
             inspect = partial(self._reader.inspect, job, reading, inspects=due > 0, tests=True)
             progress = round(job.progress(now), 3) if due else None
@@ -126,13 +126,13 @@ class Inspection:
         now: float,
     ) -> None:
         """Have the model inspect its tables after a round."""
-        if not job.inspects_rounds:
+        if not job.model.rounds.inspects:
             then(WorkDone(0, {}), now)
             return
         if self._numbers is None:
             self._numbers = iter(self._members.reserve(NUMBERS))
         workers = len(self._members.nodes("worker"))
-        more = {"train_s": round(job.elapsed_s(now), 3), "workers": workers}
+        more = {"train_s": round(job.clock.elapsed_s(now), 3), "workers": workers}
         tables = dict(self._members.table_registry.tables)
         reading = ModelAccess(self._numbers, tables, {**figures, **more})
         self._out.work(partial(self._reader.after_round, job, round_, reading), then)

@@ -72,7 +72,7 @@ class Looks:
 
     def begin(self, job: Job, course: Course) -> None:
         """Begin with the training of a job."""
-        if job.validation is not None and job.schedule.rounds is None:
+        if job.model.by_input.validation is not None and job.schedule.rounds is None:
             name = f"{self._members.cluster_id:016x}-{self._present.number}"  # unlike all others
             self.epoch_tests = EpochTests(
                 job, name, self._out, self.inspection, self._services, self._checkpoints, course

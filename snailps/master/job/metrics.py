@@ -337,3 +337,30 @@ class PassMetrics:
             self._rates.popleft()
         window = min(RATE_WINDOW_S, now - max(begun, self._rates_since))
         return sum(units for _, units in self._rates) / window if window > 0 else 0.0
+
+
+class RoundResults:
+    """Figures of rounds, and the sums as the present round began: a checkpoint within it has these,
+    as the round is trained again."""
+
+    def __init__(self) -> None:
+        self.figures: list[dict[str, Any]] = []  # of `InRounds.after_round`, by round
+        self.units, self.losses = 0, list[list[float]]()  # at the beginning of the present round
+
+    def begin(self, metrics: PassMetrics, round_: int) -> None:
+        """A round begins: `round_` were applied before it."""
+        self.units = metrics.units
+        self.losses = [list(sums) for sums in metrics.losses[:round_]]
+
+    @property
+    def by_round(self) -> list[dict[str, Any]]:
+        """The figures of each round so far, with its number, from 1."""
+        return [{**each, "round": n} for n, each in enumerate(self.figures, 1)]
+
+    def dump(self) -> dict[str, Any]:
+        return {"rounds": list(self.figures), "units": self.units, "losses": self.losses}
+
+    def load(self, dumped: Mapping[str, Any], metrics: PassMetrics) -> None:
+        """Take what was dumped; the sums go into the metrics, as the round begins again."""
+        self.figures, metrics.units = list(dumped["rounds"]), int(dumped["units"])
+        metrics.losses = [list(sums) for sums in dumped["losses"]]

@@ -92,16 +92,17 @@ class ModelReader:
         """Have the model's inspector run, if it `inspects`, whose result goes into `Job.inspected`,
         and its tester, if it `tests`. An error is only logged: no training is lost for an
         inspection."""
-        trait = trait_of(job.cls, Reported)
+        cls = job.model.cls
+        trait = trait_of(cls, Reported)
         observer = self.observer if inspects else None
         inspector = trait.inspector(job.settings) if inspects else None
-        test = job.tester if tests else None
+        test = job.model.by_input.tester if tests else None
         if inspector is None and test is None and observer is None:
             return InspectionResult()
 
         def all_of(results: Results) -> Mapping[str, float]:
             if inspector is not None:
-                inspected = plain_figures(job.cls, "inspector", inspector(results))
+                inspected = plain_figures(cls, "inspector", inspector(results))
                 validation = {
                     name: [(str(other), float(figure)) for other, figure in figures]
                     for name, figures in inspected.items()
@@ -109,7 +110,7 @@ class ModelReader:
                 job.inspected = replace(job.inspected, validation=validation)
             if observer is not None:
                 observer.read(results)
-            tested = plain_figures(job.cls, "tester", test(results)) if test is not None else {}
+            tested = plain_figures(cls, "tester", test(results)) if test is not None else {}
             return {name: float(figure) for name, figure in tested.items()}
 
         begin, tested = time.monotonic(), dict[str, float]()
@@ -122,7 +123,9 @@ class ModelReader:
     def test(self, job: Job, validation: Validation, reading: ModelAccess) -> Mapping[str, float]:
         if (slots := job.schedule.slots) is not None:
             self._reach(slots.open, reading)
-        figures = plain_figures(job.cls, "validation", self.load(job, validation.test, reading))
+        figures = plain_figures(
+            job.model.cls, "validation", self.load(job, validation.test, reading)
+        )
         return {name: float(figure) for name, figure in figures.items()}
 
     def after_round(self, job: Job, round_: int, reading: ModelAccess) -> Mapping[str, Any]:
@@ -132,11 +135,11 @@ class ModelReader:
             self._of_rounds = job, *self._results(job, reading)
         _, results, _ = self._of_rounds
         results.figures = reading.figures
-        trait = trait_of(job.cls, InRounds)
-        return plain_figures(job.cls, "after_round", trait.after_round(results, round_))
+        trait = trait_of(job.model.cls, InRounds)
+        return plain_figures(job.model.cls, "after_round", trait.after_round(results, round_))
 
     def landmarks(self, job: Job, reading: ModelAccess, *, sharp: bool) -> Mapping[str, Any]:
-        trait = trait_of(job.cls, Reported)
+        trait = trait_of(job.model.cls, Reported)
         named_rows = self.load(job, lambda results: trait.landmarks(results, LANDMARKS), reading)
         if named_rows is None or len(named_rows[0]) < 3:
             return {}
@@ -244,7 +247,7 @@ class ModelReader:
         links.client.know_tables({n: (name, table.finite) for name, (n, table) in tables.items()})
         results = Results(
             job.settings,
-            job.summary or b"",
+            job.survey.summary or b"",
             dict(reading.figures),
             links.client,
             {name: number for name, (number, _) in tables.items()},
@@ -258,11 +261,12 @@ class ModelReader:
 
 def _judge_and_export(job: Job, results: Results) -> dict[str, Any]:
     wrong: ClusterError | None = None
+    cls = job.model.cls
     begin = time.monotonic()
     try:
-        judged = _called(job.cls, "judge", results)
+        judged = _called(cls, "judge", results)
         try:
-            figures = plain_figures(job.cls, "judge", judged)
+            figures = plain_figures(cls, "judge", judged)
         except ClusterError as error:  # reported after the export: no model is lost for its figures
             figures, wrong = {}, error
     except DataError as error:  # a damaged test file: found only now, when all of it is read
@@ -270,7 +274,7 @@ def _judge_and_export(job: Job, results: Results) -> dict[str, Any]:
             raise
         log.warning("not tested: %s", error)
         figures = {"not_tested": str(error)}
-    if is_users(job.cls) and (names := [name for name in figures if _is_shown(figures[name])]):
+    if is_users(cls) and (names := [name for name in figures if _is_shown(figures[name])]):
         figures.setdefault("judged", names)  # a user's own figure of that name keeps its value
     test = figures.get("test")
     for name, value in test.items() if isinstance(test, dict) else ():
@@ -283,7 +287,7 @@ def _judge_and_export(job: Job, results: Results) -> dict[str, Any]:
     if "test" in figures or "judged" in figures:
         figures["test_s"] = round(tested - begin, 3)
     if job.settings.output:
-        figures |= plain_figures(job.cls, "export", _called(job.cls, "export", results))
+        figures |= plain_figures(cls, "export", _called(cls, "export", results))
         figures["export_s"] = round(time.monotonic() - tested, 3)
     if wrong is not None:
         if job.settings.output:

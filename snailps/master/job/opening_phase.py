@@ -15,10 +15,12 @@ from snailps.config import to_mapping
 from snailps.errors import SnailError
 from snailps.master.checkpoints import CheckpointController
 from snailps.master.context import Context
+from snailps.master.job.beginning import check_files, prepare
 from snailps.master.job.ended_jobs import EndedJobs
 from snailps.master.job.handout import Handout
 from snailps.master.job.job import Job
 from snailps.master.job.present import PresentJob
+from snailps.master.job.record import JobRecord
 from snailps.master.job.recovery import JobRecovery
 from snailps.master.job.state import JobState
 from snailps.master.job.survey_phase import SurveyPhase
@@ -65,24 +67,25 @@ class OpeningPhase:
 
     def _find(self, job: Job, workers: int) -> Opened | None:
         """Find the input and the checkpoints, beside the loop."""
-        job.prepare(workers)
+        prepare(job, workers)
         if self._present.job is not job:  # given up: the next job may have opened the folder
             job.close()
             return None
-        begins = not self.recovery.begun
-        opened = self._checkpoints.open(job, job.settings, resumes=begins, needed=begins)
+        begins, record = not self.recovery.begun, JobRecord(job)
+        opened = self._checkpoints.open(record, job.settings, resumes=begins, needed=begins)
         restores = opened is not None and bool(opened.candidates)
-        if not (job.has_survey or restores or self.recovery.begun):
-            self._services.keep_base(job.base())
+        if not (job.survey.exists or restores or self.recovery.begun):
+            self._services.keep_base(record.base())
         return opened
 
     def _prepared(self, job: Job, opened: Opened | None, now: float) -> None:
-        name, files, megabytes = job.describe()
-        log.info("%s: %d file%s, %.1f MB", name, files, "" if files == 1 else "s", megabytes)
-        if job.measured:
-            self._out.happened("input", "", f"by the input: {', '.join(job.measured)}")
-            log.info("by the input: %s", ", ".join(job.measured))
-        self._checkpoints.opened(job, opened, now, resumes=not self.recovery.begun)
+        files, megabytes = len(job.input.sources), job.input.total_bytes / 1e6
+        end = "" if files == 1 else "s"
+        log.info("%s: %d file%s, %.1f MB", job.model.path, files, end, megabytes)
+        if measured := ", ".join(job.model.by_input.measured):
+            self._out.happened("input", "", f"by the input: {measured}")
+            log.info("by the input: %s", measured)
+        self._checkpoints.opened(JobRecord(job), opened, now, resumes=not self.recovery.begun)
         self.answer_submitter(messages.Submitted(self._present.number))
         self._present.go(JobPhase.READY)
         if self.is_formed:
@@ -122,7 +125,7 @@ class OpeningPhase:
             self._checkpoints.forget_others()
             self._checkpoints.restore(now)
             return
-        if job.has_survey:
+        if job.survey.exists:
             self._survey.begin(job, now)
         else:
             self._training.open(job, now)
@@ -153,11 +156,11 @@ class OpeningPhase:
 
     def _keep(self, job: Job, state: JobState) -> None:
         """Keep the state from which a master that takes over begins; beside the loop."""
-        job.check_state(state)
-        job.check_room(state.summary)
+        JobRecord(job).check_state(state)
+        check_files(job, state.summary)
         self._services.keep_base(state)
         if state.summary is not None:
-            job.ready_summary(state.summary)
+            job.survey.encode(state.summary)
 
     def _kept(self, job: Job, state: JobState, _: None, now: float) -> None:
         self._training.open(job, now, state)

@@ -24,10 +24,12 @@ from snailps.errors import ConfigError
 from snailps.master.checkpoints import CheckpointController
 from snailps.master.effects import Fact
 from snailps.master.job.export_phase import ExportPhase
-from snailps.master.job.job import Job, plan_of
+from snailps.master.job.job import Job
+from snailps.master.job.record import JobRecord
 from snailps.master.job.state import JobState, decode, unpack
 from snailps.master.job.survey_phase import SurveyPhase
 from snailps.master.job.training_phase import TrainingPhase
+from snailps.master.job.training_plan import plan_of
 from snailps.master.leases.service import UNDECIDED, LeaseService
 from snailps.master.membership import Membership
 from snailps.master.replication.shard_orders import ShardOrders
@@ -85,7 +87,7 @@ class JobRecovery:
             self._survey.begin(job, now)
             self._resume_time(job, "survey", now)
             if any(fact.kind == "summary" for fact in self._facts):
-                job.adopt(self._base(job))
+                JobRecord(job).adopt(self._base(job))
                 self._survey.summarised(now)
         if exported:
             self._exporting.exported_before(job, exported["figures"], now)
@@ -101,10 +103,10 @@ class JobRecovery:
     def _resume_time(self, job: Job, begin: str, now: float) -> None:
         """Continue from the seconds of work that were noted last: an outage does not count as
         training, for `max_seconds` as for the figures."""
-        spent = job.spent(now)  # of the state
+        spent = job.clock.spent(now)  # of the state
         for fact in self._facts[self._place_of(begin) + 1 :]:
             spent = fact.data if fact.kind == "spent" else spent
-        job.began(spent["job_s"], spent["pass_s"], now)
+        JobRecord(job).continue_from(spent["job_s"], spent["pass_s"], now)
 
     def _place_of(self, kind: str) -> int:
         """Index of the last fact of a kind; -1: none."""
@@ -165,7 +167,7 @@ class JobRecovery:
 
     def _early(self, job: Job, why: str, size: int, now: float) -> None:
         """Repeat an early end of the training."""
-        job.ended_by = why
+        job.rules.ended_by = why
         job.schedule.close(size)
         self._training.ends_early(interrupted=why == "interrupt", now=now)
 
@@ -184,13 +186,13 @@ def _replay(job: Job, fact: Fact, now: float) -> None:
     chunks = schedule.chunks
     if fact.kind == "done":
         done = messages.Done.of_result(data)
-        is_new = job.replay(done, data["node"], now)
+        is_new = JobRecord(job).replay(done, data["node"], now)
         if not is_new and chunks is not None and chunks.is_undecided(done.number):
             log.warning(UNDECIDED, done.number)
     elif fact.kind == "chunk" and chunks is not None:
         chunks.decide(data["chunk"], data["parts"], data["sizes"])
     elif fact.kind == "checkouts":
-        job.replay_durable(data)
+        JobRecord(job).replay_durable(data)
     elif fact.kind == "durable":
         schedule.records.make_durable(data["numbers"], data["node"])
     elif fact.kind == "durable_all":
@@ -201,6 +203,6 @@ def _replay(job: Job, fact: Fact, now: float) -> None:
         job.epoch_tested(data["test"], data["kept"], data["done"])
         schedule.hold(job.tested.epochs + 1)
     elif fact.kind == "tick":
-        job.ticks.append(data["tick"])
+        job.clock.ticks.append(data["tick"])
     elif fact.kind == "loss":
         schedule.count_loss(data["number"])

@@ -44,7 +44,7 @@ class RoundController:
         self._out, self._job, self._shard_orders = out, job, shard_orders
         self._checkpoints, self._begin_inspection, self._fail_job = checkpoints, inspect, fail_job
         self._schedule, self._rounds = job.schedule, rounds
-        self._deadline_s = job.deadline_s
+        self._deadline_s = job.model.rounds.deadline_s
         self._begun: float | None = None  # when a worker began with the round; None: none has
         self._forgotten = False
         self.closing = False
@@ -119,7 +119,7 @@ class RoundController:
             self._out.note("look", {"round": round_})
             self.next()
             self.inspect(round_, now)
-        if self.closing or self._job.has_reached or not self._rounds.begun:
+        if self.closing or self._job.rules.has_reached or not self._rounds.begun:
             return
         # At Ctrl-C a round that all workers have finished is still applied; another one is not.
         if self._schedule.over and not self._rounds.ready:

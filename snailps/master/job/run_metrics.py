@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from snailps.master.job.controller import JobController
+from snailps.master.job.ending import figures_of
 from snailps.master.job.job import Job
 from snailps.master.member import Member
 from snailps.master.membership import Membership
@@ -39,7 +40,7 @@ def run_figures(
     )
     expired = replication.shard_orders.expired
     return {
-        **job.figures(sums, now),
+        **figures_of(job, sums, now),
         **controller.present.figures,
         "rows": shard_reports.sum("rows"),
         **({"expired": expired} if expired else {}),

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 
 from snailps.api.tables import Table
-from snailps.api.worker import Worker
 from snailps.config import CheckpointSettings, RawConfig
 from snailps.errors import ConfigError
+from snailps.master.job.record import JobRecord
 from snailps.master.job.state import JobState
 from snailps.master.leases.schedule import NO_RECORDS
 from snailps.master.leases.shared import no_schedule
@@ -26,18 +26,13 @@ SESSION = "session"
 """In place of a job's class in journals and manifests."""
 
 
-class _NoInput:
-    """No file is read."""
-
-    sources: tuple[tuple[str, int], ...] = ()
-
-
 class SessionJob:
-    """The part of `Job` that journal and checkpoints use."""
+    """What journal and checkpoints use, as of a job its `JobRecord`."""
 
-    cls = Worker
-    counts = "rows"
+    unit = "rows"
     goes_on = "the session goes on"
+    sources: tuple[tuple[str, int], ...] = ()  # no file is read
+    completed: tuple[str, ...] = ()
 
     def __init__(
         self,
@@ -46,7 +41,7 @@ class SessionJob:
         modules: Collection[str] = (),  # whose access methods its tables may name
     ) -> None:
         self.settings = raw.build(CheckpointSettings, also_known=also_known)
-        self.schedule, self.input = no_schedule(), _NoInput()
+        self.schedule = no_schedule()
         self._modules = modules
 
     @property
@@ -85,3 +80,7 @@ class SessionJob:
                     f"{where}: table {table.name!r} has the access method {table.access}. A file "
                     "alone imports no module: add this module to 'modules' at the master"
                 )
+
+
+Record = JobRecord | SessionJob
+"""What a journal or a checkpoint is of."""

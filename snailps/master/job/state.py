@@ -1,6 +1,6 @@
 """Owns the form of a job's state beside its rows, for checkpoints, journal and takeover.
 
-    Job.dump -> JobState -> JSON, arrays -> decode -> JobState -> Job.begin_pass
+    JobRecord.dump -> JobState -> JSON, arrays -> decode -> JobState -> JobRecord.load
     checkpoint: input and progress, in one file (pack, unpack)
     journal: input and first progress in `base` (pack, unpack); later progress as a state
 

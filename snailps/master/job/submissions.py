@@ -182,8 +182,8 @@ class Submissions:
             return
         nothing = messages.Summary(b"")
         if (present := self._at_work(message.job)) is not None:
-            merged = present.summary is not None and present.pass_ == "train"
-            self._out.reply(call, present.summary_message() if merged else nothing)
+            merged = present.survey.summary is not None and present.pass_ == "train"
+            self._out.reply(call, present.survey.message() if merged else nothing)
         else:
             self._out.reply(call, self._ended_jobs[message.job].summary or nothing)
 

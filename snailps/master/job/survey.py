@@ -3,13 +3,18 @@
     (number, part) -> Surveyor.add -> Surveyor.result -> summary, at most 255 MiB
 
 `SurveyMerge` calls the model's class, so it runs beside the loop, one call at a time (`Work`, lane
-"survey"). `PartTurns` bounds the bytes of parts at the master: a thousand workers may have one.
+"survey"). `JobSurvey` has the summary, or what it is made of. `PartTurns` bounds the bytes of parts
+at the master: a thousand workers may have one.
 """
 
 from __future__ import annotations
 
-from snailps.api.traits import Surveyor
+from snailps.api.traits import Surveyed, Surveyor, trait_of
+from snailps.api.worker import Worker
+from snailps.config import JobSettings
 from snailps.errors import ClusterError, ConfigError
+from snailps.transport import messages
+from snailps.transport.control.encoded import Encoded
 from snailps.transport.frame import CONTROL_BODY_MAX
 
 SUMMARY_BYTES_MAX = CONTROL_BODY_MAX - (1 << 20)
@@ -82,3 +87,42 @@ class SurveyMerge:
                 "set max_vocab)"
             )
         return summary
+
+
+class JobSurvey:
+    """The survey of a job: what its parts are merged into, then its summary."""
+
+    def __init__(self, cls: type[Worker], settings: JobSettings, *, clocked: bool) -> None:
+        trait = trait_of(cls, Surveyed)
+        surveyor = trait.surveyor(settings)
+        self.exists = surveyor is not None
+        """The model has a survey; still true once it is merged."""
+        # Where workers merge blocks, their order does not matter: see `SurveyPart`.
+        in_order = clocked and trait.survey_part is Surveyed.survey_part
+        self.merge = None if surveyor is None else SurveyMerge(surveyor, in_order=in_order)
+        """None once the summary is known: it may be larger than all else at the master."""
+        self.summary: bytes | None = None
+        self._message: tuple[bytes, Encoded] | None = None  # of a summary
+
+    def end(self, blocks: int) -> bytes:
+        """Make the summary of `blocks` blocks; may take seconds."""
+        assert self.merge is not None
+        self.summary = summary = self.merge.result(blocks)
+        self.merge = None
+        self.encode(summary)
+        return summary
+
+    def adopt(self, summary: bytes | None) -> None:
+        """Take the summary that a checkpoint or an earlier master has: nothing is left to merge."""
+        self.summary, self.merge = summary, None
+
+    def encode(self, summary: bytes) -> None:
+        """Encode the message once; takes long, beside the loop."""
+        self._message = (summary, Encoded(messages.Summary(summary)))
+
+    def message(self) -> Encoded:
+        assert self.summary is not None
+        if self._message is None or self._message[0] is not self.summary:
+            self.encode(self.summary)
+        assert self._message is not None
+        return self._message[1]

@@ -14,8 +14,11 @@ from functools import partial
 from snailps.api.export_progress import ExportProgress
 from snailps.errors import ClusterError
 from snailps.master.effects import Outbox
+from snailps.master.job.beginning import begin_survey, check_files, end_survey
+from snailps.master.job.ending import end_pass
 from snailps.master.job.job import Job
 from snailps.master.job.present import PresentJob
+from snailps.master.job.record import JobRecord
 from snailps.master.job.training_phase import TrainingPhase
 from snailps.master.leases.service import LeaseService
 from snailps.master.member import Member
@@ -44,18 +47,18 @@ class SurveyPhase:
     def begin(self, job: Job, now: float) -> None:
         self._out.note("survey", {})
         self._present.go(JobPhase.SURVEY)
-        job.begin_pass("survey", now)
+        begin_survey(job, now)
 
     def step(self, job: Job, now: float) -> None:
         if job.schedule.over:
-            job.end_pass(now)
+            end_pass(job, now)
             self._present.beside(partial(self._end_survey, job), self._ended)
 
     def _end_survey(self, job: Job) -> str:
         """Make the summary, beside the loop; returns what the job will write, in words."""
-        job.end_survey()
-        files = job.check_room(job.summary)
-        self._services.keep_base(job.base())
+        end_survey(job)
+        files = check_files(job, job.survey.summary)
+        self._services.keep_base(JobRecord(job).base())
         return files
 
     def _ended(self, files: str, now: float) -> None:
@@ -68,24 +71,24 @@ class SurveyPhase:
         """The survey is merged, and the journal's base has it: load first rows, or train."""
         self._out.note("summary", {})
         job, _ = self._leases.running()
-        assert job.summary is not None
-        self._out.say(f"survey done, summary of {len(job.summary) / 1e6:.1f} MB")
-        if job.loader is None:
+        assert job.survey.summary is not None
+        self._out.say(f"survey done, summary of {len(job.survey.summary) / 1e6:.1f} MB")
+        if job.model.loader is None:
             self._train(None, now)
             return
         self._present.go(JobPhase.LOADING)
         reading = self._training.looks.inspection.reading(dict(self._present.figures))
         self.loading = ExportProgress()
-        read = partial(self._services.reader.load, job, job.loader, reading, self.loading)
+        read = partial(self._services.reader.load, job, job.model.loader, reading, self.loading)
         self._present.beside(read, self._train)
 
     def _train(self, _: object, now: float) -> None:
         job, _ = self._leases.running()
-        assert job.summary is not None
+        assert job.survey.summary is not None
         self._training.open(job, now)
         self._leases.answer(now)
         for call in self._calls:
-            self._out.reply(call, job.summary_message())
+            self._out.reply(call, job.survey.message())
         self._calls.clear()
 
     # --- what workers ask ------------------------------------------------------------------------
@@ -93,8 +96,8 @@ class SurveyPhase:
     def summarise(self, member: Member, call: int, now: float) -> None:
         """Send a worker the summary once all is merged."""
         job, schedule = self._leases.running()
-        if job.summary is not None and job.pass_ == "train":
-            self._out.reply(call, job.summary_message())
+        if job.survey.summary is not None and job.pass_ == "train":
+            self._out.reply(call, job.survey.message())
         elif not schedule.over:  # another master has begun the survey again
             self._out.reply(call, messages.Again())
         else:

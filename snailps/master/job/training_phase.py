@@ -12,17 +12,20 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from snailps.api.range_passes import TrainingPlan
 from snailps.dataclass import asdict
 from snailps.errors import EXIT_FAILED, DataError, SnailError, explain, frames_of
 from snailps.master.checkpoints import CheckpointController
 from snailps.master.context import Context
 from snailps.master.effects import Compact, Fact, Snapshot
+from snailps.master.job.beginning import begin_training
+from snailps.master.job.ending import end_pass, lacks_rounds
 from snailps.master.job.expiry import ExpiryClock
 from snailps.master.job.job import Job
 from snailps.master.job.looks import Looks
 from snailps.master.job.present import PresentJob
+from snailps.master.job.record import JobRecord
 from snailps.master.job.state import JobState
+from snailps.master.job.training_plan import Plan, at_work, plan_training
 from snailps.master.leases.schedule import Schedule
 from snailps.master.leases.service import LeaseService
 from snailps.master.leases.waits import ANY_WORKER
@@ -60,7 +63,7 @@ class TrainingPhase:
         """Open the schedule of the training; with clocks, shards begin at the first one."""
         here = [m for m in self._members.joined("worker") if m.takes_blocks]
         nodes = [member.number for member in here]
-        if job.needs_workers and not nodes:
+        if job.model.rounds.number and not nodes:
             self.fail_job(
                 "every worker has left before the training began: look at their logs, and start "
                 "others"
@@ -68,7 +71,7 @@ class TrainingPhase:
             return
         restored = self._checkpoints.continued_from
         try:
-            plan = job.plan_training(max(1, len(nodes)), state)  # one comes, if none is here
+            plan = plan_training(job, max(1, len(nodes)), state)  # one comes, if none is here
         except SnailError as error:
             self.fail_job(str(error), error.exit_code)
             return
@@ -82,9 +85,9 @@ class TrainingPhase:
         for member in here:
             member.training_begins(now)
         self.begin(job, nodes, state, now, plan)
-        at_work, why = job.at_work(len(nodes))
-        if at_work < len(nodes):
-            text = f"no more than {at_work} of {len(nodes)} workers train at a time, because {why}"
+        limit, why = at_work(job, len(nodes))
+        if limit < len(nodes):
+            text = f"no more than {limit} of {len(nodes)} workers train at a time, because {why}"
             self._out.happened("warning", "", text)
             self._out.say(text, logging.WARNING, reported=True)
         if job.schedule.clocks is not None:
@@ -96,9 +99,9 @@ class TrainingPhase:
         nodes: list[int],
         state: JobState | None,
         now: float,
-        plan: TrainingPlan | None = None,
+        plan: Plan = None,
     ) -> None:
-        job.begin_pass("train", now, nodes, state, plan, self._members.cores_of)
+        begin_training(job, now, nodes, state, plan, self._members.cores_of)
         self._leases.over_at, self._saved_last = 0.0, False
         self._present.go(JobPhase.TRAINING)
         self._checkpoints.training_begins(now)
@@ -117,11 +120,11 @@ class TrainingPhase:
         way, each lost worker is fenced at all shards, and no shard changes over."""
         schedule, looks = job.schedule, self.looks
         # An inspection may report that an earlier round diverged.
-        if job.diverged and not looks.inspecting:
-            self.fail_job(job.diverged)
+        if job.rules.diverged and not looks.inspecting:
+            self.fail_job(job.rules.diverged)
             return
-        if job.refused:
-            self.fail_job(job.refused, DataError.exit_code)
+        if job.rules.refused:
+            self.fail_job(job.rules.refused, DataError.exit_code)
             return
         looks.step(job, workers, now)
         self.expiry.step(job, now)
@@ -149,12 +152,12 @@ class TrainingPhase:
     def _end(self, job: Job, now: float) -> None:
         if self._present.interrupted and self._checkpoints.writes and not self._saved_last:
             self._saved_last = True  # the same command resumes from here
-            self._checkpoints.begin(job, now)
+            self._checkpoints.begin(JobRecord(job), now)
             return
         if not self.looks.may_end(now):
             return
-        job.end_pass(now)
-        if refused := job.refused or job.lacks_rounds():
+        end_pass(job, now)
+        if refused := job.rules.refused or lacks_rounds(job):
             self.fail_job(refused, DataError.exit_code)
             return
         self._over(job, now)
@@ -177,7 +180,7 @@ class TrainingPhase:
         if self._present.phase is JobPhase.TRAINING and job is not None:
             schedule = job.schedule
             if not (schedule.over or schedule.closed or self.looks.busy):
-                self._checkpoints.check(job, now)
+                self._checkpoints.check(JobRecord(job), now)
 
     # --- its end -------------------------------------------------------------------------------
 
@@ -228,12 +231,12 @@ class TrainingPhase:
         if self._present.phase is not JobPhase.TRAINING or self._present.waits or job is None:
             return None
         schedule = job.schedule
-        state = job.dump(now, exact=True)
+        state = JobRecord(job).dump(now, exact=True)
         facts = self._members.shard_facts()
         if self._leases.clocks_noted:
             facts.append(Fact("clocks", {}))
-        if job.ended_by:
-            facts.append(Fact("early", {"why": job.ended_by, "size": schedule.size}))
+        if job.rules.ended_by:
+            facts.append(Fact("early", {"why": job.rules.ended_by, "size": schedule.size}))
         if self.looks.round is not None:
             facts += self.looks.round.facts()
         return Snapshot({"job": state.about}, state.arrays, facts)

@@ -28,6 +28,7 @@ from snailps.master.context import Context
 from snailps.master.effects import Broken
 from snailps.master.job.ended_jobs import EndedJobs
 from snailps.master.job.job import Job
+from snailps.master.job.record import JobRecord
 from snailps.master.job.survey import PART_BYTES, PART_BYTES_MAX, PartTurns
 from snailps.master.leases.checkouts import NO_MORE, NO_PART
 from snailps.master.leases.late_workers import LateWorkers
@@ -194,8 +195,8 @@ class LeaseService:
         if parts is None or not parts.merge(numbers, member.number):
             blocks = ", ".join(map(str, sorted(numbers)[:4])) + ", ..." * (len(numbers) > 4)
             raise ClusterError(f"not all of the blocks {blocks} are leased to {member.name}")
-        assert job.survey is not None
-        merge = partial(job.survey.add, message.number, message.blob)
+        assert job.survey.merge is not None
+        merge = partial(job.survey.merge.add, message.number, message.blob)
         then = partial(self._merged, job, schedule, parts, member, message, call)
         self._out.work(merge, then, "survey")
 
@@ -384,7 +385,7 @@ class LeaseService:
         if job.pass_ == "train":
             for fields in resume_state["reported"]:
                 done = messages.Done.of_result(fields)
-                if job.replay(done, node, now):
+                if JobRecord(job).replay(done, node, now):
                     self._note_done(done, member)
                 elif (chunks := job.schedule.chunks) and chunks.is_undecided(done.number):
                     log.warning(UNDECIDED, done.number)
@@ -646,7 +647,7 @@ class LeaseService:
         self._number_changed = False
         if job is None or not job.pass_:
             return
-        if changed and not job.clocked:
+        if changed and not job.model.clocked:
             workers = self._members.joined("worker")
             note = messages.Workers(job.as_counted(len(workers)))
             for member in workers:
