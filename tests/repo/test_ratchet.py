@@ -27,14 +27,14 @@ def tree(tmp_path):
 @pytest.mark.parametrize(
     ("name", "line"),
     [
-        ("forks on the number of workers", "if self.workers == 1:\n"),
+        ("forks on the number of workers", "if self.workers == 1: ...\n"),
         ("forks on the number of workers", "x = a if workers > 1 else b\n"),
-        ("forks on the number of partitions", "if parts == 1 and fits:\n"),
-        ("questions whether a worker shares its rows", "if not sharing.others_push:\n"),
+        ("forks on the number of partitions", "if parts == 1 and fits: ...\n"),
+        ("questions whether a worker shares its rows", "if not sharing.others_push: ...\n"),
         ("questions whether a worker shares its rows", "ROOM_ALONE = 1 << 30\n"),
-        ("type tests of policies", "if isinstance(job.schedule, BspSchedule):\n"),
+        ("type tests of policies", "if isinstance(job.schedule, BspSchedule): ...\n"),
         ("type tests of policies", "rounds = cast(RoundSchedule, job.schedule)\n"),
-        ("questions for the schedule outside of its policy", 'if s.consistency == "bsp":\n'),
+        ("questions for the schedule outside of its policy", 'if s.consistency == "bsp": ...\n'),
     ],
 )
 def test_one_line_too_many_is_named(tree, capsys, name, line):
