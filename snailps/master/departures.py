@@ -188,7 +188,7 @@ class Departures:
         elif member.role == "driver":
             self._members.remove(member, lost=True)
             # A driver that has declared no table can have pushed to none: no fence. While members
-            # return, `MasterCore._session_goes_on` fences those that are gone.
+            # return, `MasterCore._go_on_without_job` fences those that are gone.
             if member.declared and not (self._lifecycle.forming or self._members.returning):
                 self._shard_orders.fence(member.number, now)
             self._submissions.driver_gone(member)
