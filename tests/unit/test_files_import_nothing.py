@@ -309,3 +309,10 @@ def test_checkpoint_imports_a_module_that_its_reader_names(looks, monkeypatch):
     with pytest.raises(ConfigError, match="No module named 'evil'"):
         admit(NAME, "a file", ["evil"])
     assert looks.wanted == ["evil"]
+
+
+def test_class_of_the_package_needs_no_entry_wherever_its_module_is():
+    """The core does not know which packages have models: `filtering` has one, too."""
+    admit("snailps.filtering.worker:Filter", "a file", [])
+    with pytest.raises(ConfigError, match="snailpsx.models:Evil is a class of your own"):
+        admit("snailpsx.models:Evil", "a file", [])
