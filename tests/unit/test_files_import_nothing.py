@@ -314,5 +314,5 @@ def test_checkpoint_imports_a_module_that_its_reader_names(looks, monkeypatch):
 def test_class_of_the_package_needs_no_entry_wherever_its_module_is():
     """The core does not know which packages have models: `filtering` has one, too."""
     admit("snailps.filtering.worker:Filter", "a file", [])
-    with pytest.raises(ConfigError, match="snailpsx.models:Evil is a class of your own"):
+    with pytest.raises(ConfigError, match="Evil is a class of your own"):
         admit("snailpsx.models:Evil", "a file", [])
