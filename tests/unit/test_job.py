@@ -1081,3 +1081,34 @@ def test_job_of_a_model_without_a_bound_may_have_any_finite_loss(begun):
     for loss in (1.0, 1e30, 1e30, 1e30, 1e30):
         job.done(done(job.lease(1).number, loss=50 * loss, examples=50.0), 1)
     assert job.rules.diverged == ""
+
+
+def test_class_answers_before_the_training_and_is_not_asked_in_it(make, monkeypatch):
+    """In the master's loop a method of the model's class may take seconds, or raise."""
+    asked = []
+
+    def noting(name):
+        answer = getattr(Counter, name)
+
+        def asks(cls, settings):
+            asked.append(name)
+            return answer.__func__(cls, settings)
+
+        return classmethod(asks)
+
+    names = {"model_name", "expires", "constant_loss", "tester", "validation"}
+    for name in names:
+        monkeypatch.setattr(Counter, name, noting(name))
+    job = make()
+    assert names == {*asked}
+    asked.clear()
+    job.begin_pass("train", [7])
+    for _ in range(5):
+        assert job.done(done(job.lease(7).number, loss=9.0, examples=10.0), node=7)
+        job.limit_reached()
+        job.figures({})
+        exact_state(job)
+    job.end_early("interrupt")
+    job.end_pass()
+    assert job.figures({})["ended_by"] == "interrupt"
+    assert asked == []
