@@ -5,7 +5,7 @@
 
     no facts, or --fresh                      a new run
     the run has ended                         a new run
-    it had a route, and no server answers     a new run: its rows are lost
+    it had a route, and no server answers     a new run, from a checkpoint if there is one
     another version's or another job's run    a new run before the route, else ConfigError
     else                                      taken over
 
@@ -88,10 +88,12 @@ def unended(
     if routes and "exported" not in kinds:
         places = [(shard.host, shard.port) for shard in Route.from_dict(routes[-1]).shards]
         if not any(is_there(place) for place in places):
+            folder = job.settings.checkpoint_dir
+            goes_on = f"this one begins at the newest checkpoint in {folder}, if there is one"
             log.warning(
-                "%s: no process of the previous run is left, and its rows are lost: "
-                "a new run begins",
+                "%s: no process of the previous run is left, nor its rows in memory: %s",
                 journal.path,
+                goes_on if folder else "this one begins anew, as checkpoint_dir is not set",
             )
             return None
     written = facts[0].data.get("format", 1)

@@ -614,3 +614,11 @@ def test_sections_cover_every_key_of_their_fragment():
             keys = store.keys(number)
             mine = keys[fragment_of(keys, FRAG_NUM) == fragment]
             assert other.keys(number).tolist() == mine.tolist()
+
+
+def test_file_in_the_place_of_the_folder_is_named(tmp_path):
+    (tmp_path / "ck").write_text("x")
+    folder = CheckpointFolder(tmp_path / "ck")
+    for look in (folder.take, folder.passed, folder.next_number, folder.found):
+        with pytest.raises(CheckpointError, match=r"ck: expected a folder for checkpoints.* a file"):
+            look()

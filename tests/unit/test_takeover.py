@@ -168,6 +168,23 @@ def test_run_of_another_version_that_has_formed_no_cluster_is_begun_anew(tmp_pat
     assert {path.name for path in folder.iterdir()} == {"facts", "cluster", "lock"}
 
 
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"checkpoint_dir": "ck"}, "this one begins at the newest checkpoint in ck, if there is"),
+        ({}, "this one begins anew, as checkpoint_dir is not set"),
+    ],
+)
+def test_run_whose_servers_are_gone_is_told_from_where_the_next_begins(
+    tmp_path, shard, caplog, settings, message
+):
+    its = job(tmp_path, **settings)
+    folder = left_by(its, tmp_path / "journal", shard)
+    shard.close()
+    assert read_again(its, folder) is None
+    assert message in caplog.text
+
+
 def test_run_of_this_version_is_taken_over(tmp_path, shard):
     its = JobRecord(job(tmp_path))
     folder = left_by(its, tmp_path / "journal", shard)

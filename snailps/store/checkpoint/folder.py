@@ -176,6 +176,9 @@ class CheckpointFolder:
             return through
         except FileNotFoundError:
             return 0
+        except NotADirectoryError:
+            self._refuse_file()
+            raise
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise CheckpointError(
                 f"{self.path / PASSED}: cannot be understood ({error!r:.99}): remove it if the job "
@@ -200,6 +203,7 @@ class CheckpointFolder:
         """Make the folder, and lock it for this process; CheckpointError: another master has it."""
         if self._lock >= 0:
             return
+        self._refuse_file()
         with contextlib.suppress(OSError):
             if NAME in self._disk.names(self.path):
                 raise CheckpointError(
@@ -221,6 +225,13 @@ class CheckpointFolder:
                 f"{self.path}: another master keeps its checkpoints here ({taken}): "
                 "choose another checkpoint_dir, or wait for its end"
             ) from None
+
+    def _refuse_file(self) -> None:
+        if self.path.is_file():
+            raise CheckpointError(
+                f"{self.path}: expected a folder for checkpoints, which is made if there is none, "
+                "got a file: choose another path, or move the file away"
+            )
 
     def clear(self) -> None:
         """Remove checkpoints that are unfinished or half removed."""
@@ -302,6 +313,7 @@ class CheckpointFolder:
         except FileNotFoundError:
             return []
         except OSError as error:
+            self._refuse_file()
             raise CheckpointError(f"{self.path}: cannot be read: {error.strerror}") from None
         matches = [(name, _NAME.fullmatch(name)) for name in names]
         return sorted((int(match[1]), self.path / name) for name, match in matches if match)
