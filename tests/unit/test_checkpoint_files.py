@@ -620,5 +620,5 @@ def test_file_in_the_place_of_the_folder_is_named(tmp_path):
     (tmp_path / "ck").write_text("x")
     folder = CheckpointFolder(tmp_path / "ck")
     for look in (folder.take, folder.passed, folder.next_number, folder.found):
-        with pytest.raises(CheckpointError, match=r"ck: expected a folder for checkpoints.* a file"):
+        with pytest.raises(CheckpointError, match=r"ck: expected a folder .* got a file"):
             look()
