@@ -29,9 +29,11 @@ from snailps.config.settings import MasterSettings
 from snailps.master import journal as module
 from snailps.master.context import Context
 from snailps.master.effects import Fact, Outbox
+from snailps.master.job.beginning import prepare
 from snailps.master.job.controller import JobController
 from snailps.master.job.job import Job
 from snailps.master.job.present import JobHooks
+from snailps.master.job.record import JobRecord
 from snailps.master.job.state import pack
 from snailps.master.journal import Journal
 from snailps.master.member import Member
@@ -91,7 +93,7 @@ class Side:
         )  # fmt: skip
         self.settings = raw.build(MasterSettings, also_known=(JobSettings,))
         self.job = Job(raw, (JobSettings, MasterSettings), time.monotonic())
-        self.journal = Journal(journal_path(self.settings, self.job))
+        self.journal = Journal(journal_path(self.settings, JobRecord(self.job)))
 
     def open(self, life, past=None):
         """The members and the course of a life."""
@@ -130,13 +132,16 @@ def write(folder, facts, *, servers, shards, workers, port, settings=None, seed=
     data = (line + b"\n") * (blocks * BLOCK_BYTES // len(line) + 1)
     (folder / "in.txt").write_bytes(data)
     side = Side(folder, settings or {})
-    side.job.prepare(workers)
+    prepare(side.job, workers)
     side.journal.take()
     side.open(7)
     side.journal.begin(
-        [first_fact(7, side.job, FRAG_NUM, time.time()), Fact(*side.members.keep_numbers())]
+        [
+            first_fact(7, JobRecord(side.job), FRAG_NUM, time.time()),
+            Fact(*side.members.keep_numbers()),
+        ]
     )
-    side.journal.keep_base(pack(side.job.base()))
+    side.journal.keep_base(pack(JobRecord(side.job).base()))
     nodes = [
         Member(number, role, f"host{number}", number, number, [], reach=Reach.READY)
         for number, role in enumerate(["server"] * servers + ["worker"] * workers, 1)
@@ -206,7 +211,7 @@ def take_over(folder, settings=None):
     """Reads and replays a journal as a starting master does; seconds of each step, memory."""
     begin, cpu = time.perf_counter(), time.process_time()
     side = Side(folder, settings or {})
-    past = unended(side.journal, side.job, FRAG_NUM)
+    past = unended(side.journal, JobRecord(side.job), FRAG_NUM)
     if past is None:
         raise SystemExit("there is no run to take over")
     count = len(past.facts)
@@ -214,7 +219,7 @@ def take_over(folder, settings=None):
     side.journal.go_on([Fact(*side.members.keep_numbers())])
     del past
     read = time.perf_counter()
-    side.job.prepare(len(side.members.nodes("worker")))  # beside the loop, in a master
+    prepare(side.job, len(side.members.nodes("worker")))  # beside the loop, in a master
     prepared = time.perf_counter()
     side.controller.opening.recovery.go_on(side.job, time.monotonic())
     end = time.perf_counter()
