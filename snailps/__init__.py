@@ -105,6 +105,9 @@ _HOMES = {
 
 registry.OPTIONS.update(
     {
+        "ranges": "snailps.master.leases.ranges",
+        "rotation": "snailps.master.leases.rotation",
+        "rotation.worker": "snailps.worker.checkouts",
         "rounds": "snailps.master.job.round_controller",
         "tables": "snailps.data.table_files",
     }

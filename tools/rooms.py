@@ -32,11 +32,11 @@ OPTIONS = {
         "master.leases.rounds", "master.leases.round_entries", "master.job.round_controller",
     ),
     "rotation": (
-        "api.rotation", "master.leases.checkouts", "master.leases.chunk_numbers",
+        "master.leases.checkouts", "master.leases.chunk_numbers",
         "master.leases.chunks", "master.leases.rotation", "master.leases.speeds",
         "models.rotation", "worker.checkouts",
     ),
-    "ranges": ("api.range_passes", "master.leases.ranges"),
+    "ranges": ("master.leases.ranges",),
     "server_products": ("shard._product_requests", "transport.client._product_batch"),
     "retention": ("store.core._retention",),
     "tests_in_training": (

@@ -39,6 +39,7 @@ class RangePasses:
     passes: int
     per_epoch: int = 1
     before: int = 0
+    option = "ranges"  # the one that has the schedule (`registry`)
 
     def __post_init__(self) -> None:
         for name, least in (("ranges", 1), ("passes", 1), ("per_epoch", 1), ("before", 0)):

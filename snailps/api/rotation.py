@@ -68,6 +68,7 @@ class Rotation:
     sweeps: int = 1
     passes: int = 1
     is_kept: bool = False
+    option = "rotation"  # the one that has the schedule (`registry`)
 
     def __post_init__(self) -> None:
         for name in ("chunks", "most_parts", "checkouts_of_one", "sweeps", "passes"):

@@ -16,6 +16,7 @@ import time
 from collections.abc import Sequence
 from functools import partial
 
+from snailps import registry
 from snailps.api.block import BlockContent
 from snailps.api.rotation import Checkouts, NoCheckouts
 from snailps.api.traits import Cut, Rotated, trait_of
@@ -25,7 +26,6 @@ from snailps.files.scratch import Scratch
 from snailps.transport import messages
 from snailps.transport.client._client import Pending
 from snailps.transport.messages.terms import ChunkBlock, Partition
-from snailps.worker.checkouts import LeaseCheckouts
 from snailps.worker.content import LeasedContent
 from snailps.worker.context import JobContext
 from snailps.worker.prefetch import Flush
@@ -134,7 +134,7 @@ class Leases:
             content = LeasedContent(lease.piece, lease.layout, unit, self._scratch, fetch)
         checkouts: Checkouts = NoCheckouts()
         if isinstance(lease.terms, Partition):
-            checkouts = LeaseCheckouts(
+            checkouts = registry.named("rotation.worker").LeaseCheckouts(
                 lease.number, self._calls.ask, self._calls.note, self._progress, self._encode_again
             )
         before, after = lease.progress

@@ -15,6 +15,7 @@ import contextlib
 import math
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
 
 from snailps.api.plain_values import is_users
 from snailps.api.traits import Gathered
@@ -23,8 +24,7 @@ from snailps.config.consistency import steps_of
 from snailps.dataclass import dataclass
 from snailps.errors import ClusterError, NotFinite, WaitTimeout
 from snailps.transport import messages
-from snailps.transport.messages.terms import PassRange
-from snailps.worker.checkouts import LeaseCheckouts
+from snailps.transport.messages.terms import Partition, PassRange
 from snailps.worker.context import JobContext
 from snailps.worker.leases import Leases
 from snailps.worker.prefetch import BlockPrefetcher, Flush
@@ -126,7 +126,7 @@ class TrainPass:
             if isinstance(model, Gathered):
                 with named(model, "workers_changed"):
                     model.workers_changed()
-        checkouts = block.checkouts if isinstance(block.checkouts, LeaseCheckouts) else None
+        checkouts: Any = block.checkouts if isinstance(block.terms, Partition) else None
         if checkouts is not None:
             checkouts.begin()
         self._reports.start_block(block.number)

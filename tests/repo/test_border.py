@@ -18,24 +18,12 @@ INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]+"([^"]+)"', re.MULTILINE)
 NAMED = re.compile(r"(?<!b)[\"']snailps((?:\.\w+)+)")
 """A text that may name a module: ``snailps.`` and what follows it.  Bytes name a C capsule."""
 EXCEPTIONS = """
-api/block.py: api.rotation
-api/traits.py: api.range_passes
-api/traits.py: api.rotation
 api/traits.py: api.validation
-api/worker.py: api.rotation
 master/job/job.py: master.job.epoch_figures
 master/job/looks.py: master.job.epoch_tests
 master/job/looks.py: master.job.inspection
 master/job/model_class.py: api.validation
 master/job/model_reader.py: api.validation
-master/job/training_plan.py: api.range_passes
-master/job/training_plan.py: api.rotation
-master/leases/__init__.py: master.leases.ranges
-master/leases/__init__.py: master.leases.rotation
-master/leases/schedule.py: api.range_passes
-master/leases/schedule.py: master.leases.checkouts
-master/leases/schedule.py: master.leases.chunks
-master/leases/service.py: master.leases.checkouts
 master/services.py: api.validation
 shard/_primary.pyx: store.core._retention
 shard/_requests.pyx: shard._product_requests
@@ -45,9 +33,6 @@ store/checkpoint/_sections.pyx: store.core._retention
 store/tables.pyx: store.core._retention
 transport/client/_link.pyx: transport.client._product_batch
 transport/client/_pending.pyx: transport.client._product_batch
-worker/leases.py: api.rotation
-worker/leases.py: worker.checkouts
-worker/training.py: worker.checkouts
 """
 """Lines that still leave the rooms.  The list may only become shorter."""
 

@@ -17,6 +17,7 @@ from snailps.master.leases import CLOCKS_AHEAD
 from snailps.transport.messages.terms import PassRange, Step
 from tests.sim.model import Books, blocks_of, expected_round, expected_rows
 from tests.sim.staleness import Staleness
+from tests.support.without import is_there
 
 LINE = b"1234567\n"
 METHOD = "tests.sim.model:Counted"
@@ -163,11 +164,12 @@ class JobPlan:
 def draw_plan(seed, plain, think_s):
     """The plan of a seed's job: mostly the plain one, else one in rounds or with a survey.
 
-    It draws from numbers of its own, so that other seeds stay what they are.
+    It draws from numbers of its own, so that other seeds stay what they are.  Options that are gone
+    (`without.py`) are not drawn.
     """
     rng = random.Random(f"job {seed}")
     kind = rng.random()
-    if kind < 0.2:
+    if kind < 0.2 and is_there("rounds"):
         return draw_rounds(rng, plain, think_s)
     if kind < 0.4:
         merges = plain.consistency != "bsp" and random.Random(f"merges {seed}").random() < 0.6
@@ -216,7 +218,7 @@ def draw_tests(seed, plan):
 def draw_rotation(seed, plan):
     """The same plan, which may rotate: its rows do not expire then."""
     rng = random.Random(f"rotation {seed}")
-    if plan.consistency != "async" or rng.random() > 0.4:
+    if plan.consistency != "async" or rng.random() > 0.4 or not is_there("rotation"):
         return plan
     chunks = rng.choice((1, 2, 3, 4, 6))
     most_parts = rng.choice((1, 2, 3, 8, 8))
@@ -231,6 +233,8 @@ def draw_ranges(seed, plan):
     """The same plan, which may go over ranges of names, pass after pass."""
     rng = random.Random(f"ranges {seed}")
     if plan.consistency != "async" or plan.chunks or plan.expires or rng.random() > 0.2:
+        return plan
+    if not is_there("ranges"):
         return plan
     return replace(plan, ranges=rng.choice((1, 2, 3, 5)))
 

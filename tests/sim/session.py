@@ -22,6 +22,7 @@ from snailps.transport.handshake import Role
 from tests.sim.jobs import JobPlan, JobRun, draw_rounds, draw_table, draw_tests
 from tests.sim.model import DIM, Books
 from tests.sim.routed import RoutedNode
+from tests.support.without import is_there
 
 OWN_TABLE, IDS = "session", "ids"
 IDS_NUM = 300
@@ -42,7 +43,7 @@ def draw_session(seed, plain, think_s):
             rng.choice(("async", "ssp", "bsp")), rng.randint(0, 3), rng.randint(1, 4),
             rng.randint(3, 14), rng.choice((1, 1, 2)),
         )  # fmt: skip
-        if rng.random() < 0.25:
+        if rng.random() < 0.25 and is_there("rounds"):
             plan = replace(draw_rounds(rng, plan, think_s), rounds=rng.randint(1, 5))
         elif rng.random() < 0.3:
             plan = replace(plan, survey=rng.choice((1, 2)))

@@ -31,7 +31,7 @@ from snailps.master.job.beginning import begin_survey, begin_training, prepare
 from snailps.master.job.ending import end_pass
 from snailps.master.job.job import Job
 from snailps.master.job.training_plan import plan_training
-from snailps.master.leases.checkouts import NO_PART
+from snailps.master.leases.parts import NO_PART
 from snailps.models.block_trainer import BlockTrainer
 from snailps.models.kept_rows import KeptRows
 from snailps.models.mlp import Mlp

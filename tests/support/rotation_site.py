@@ -9,8 +9,9 @@ know how the schedule chooses.
 import random
 
 from snailps.api.rotation import CHUNKS_AHEAD, Rotation, outputs_for
-from snailps.master.leases import Entries, RotationSchedule
-from snailps.master.leases.checkouts import NO_PART
+from snailps.master.leases import Entries
+from snailps.master.leases.parts import NO_PART
+from snailps.master.leases.rotation import RotationSchedule
 from snailps.pieces import Piece
 from snailps.transport.messages.terms import ChunkBlock
 

@@ -19,11 +19,11 @@ from snailps.master.leases import (
     BspSchedule,
     Entries,
     QueueSchedule,
-    RangeSchedule,
-    RotationSchedule,
     SspSchedule,
 )
+from snailps.master.leases.ranges import RangeSchedule
 from snailps.master.leases.records import BlockResult
+from snailps.master.leases.rotation import RotationSchedule
 from snailps.master.services import Completed, Opened
 from snailps.node.effects import WorkDone
 from snailps.pieces import Piece

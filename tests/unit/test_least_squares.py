@@ -14,7 +14,7 @@ from snailps.errors import ConfigError, DataError, ModelFileError
 from snailps.master.job.beginning import prepare
 from snailps.master.job.job import Job
 from snailps.master.job.settings import job_settings
-from snailps.master.leases import RangeSchedule
+from snailps.master.leases.ranges import RangeSchedule
 from snailps.models.embeddings import files, least_squares, mf
 from snailps.models.embeddings.least_squares import KnownLines, Weights, bounds_of
 from snailps.models.embeddings.mf import ITEM, USER, MatrixFactorization

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from snailps.api.range_passes import RangePasses
 from snailps.errors import MisuseError
-from snailps.master.leases import RangeSchedule
+from snailps.master.leases.ranges import RangeSchedule
 from snailps.pieces import Piece
 from snailps.transport.messages.terms import PassRange
 

@@ -5,6 +5,8 @@ import importlib.util
 import pytest
 
 import snailps  # noqa: F401  (fills the registry)
+from snailps.api.range_passes import RangePasses
+from snailps.api.rotation import Rotation
 from snailps.errors import ConfigError
 from snailps.registry import OPTIONS, named
 
@@ -12,6 +14,11 @@ from snailps.registry import OPTIONS, named
 def test_each_option_has_its_module():
     assert "tables" in OPTIONS
     assert [name for name in OPTIONS.values() if importlib.util.find_spec(name) is None] == []
+
+
+def test_plans_name_the_options_that_have_their_schedules():
+    for plan in (Rotation(1, 1), RangePasses(1, 1)):
+        assert callable(named(plan.option).of_training)
 
 
 def test_option_that_is_not_installed_is_named(monkeypatch):
@@ -37,4 +44,4 @@ def test_job_in_rounds_is_refused_before_it_begins_where_rounds_are_not_installe
     with pytest.raises(ConfigError, match="option rounds is not installed: there is no"):
         make_job(**settings)
     monkeypatch.undo()
-    assert make_job(**settings).rounds == 5
+    assert make_job(**settings).model.rounds.number == 5

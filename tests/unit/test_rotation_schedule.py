@@ -8,10 +8,10 @@ from rotation_site import Site, blocks_of, taken_over
 
 from snailps.api.rotation import CHUNKS_AHEAD, Rotation
 from snailps.errors import MisuseError
-from snailps.master.leases import Entries, RotationSchedule
-from snailps.master.leases.checkouts import NO_PART
+from snailps.master.leases import Entries
+from snailps.master.leases.parts import NO_PART
 from snailps.master.leases.records import BlockResult
-from snailps.master.leases.rotation import PARTITION_LOSSES_MAX
+from snailps.master.leases.rotation import PARTITION_LOSSES_MAX, RotationSchedule
 from snailps.master.leases.schedule import LOSSES_MAX
 from snailps.pieces import Piece
 from snailps.transport.messages.terms import ChunkBlock, Partition

@@ -33,6 +33,7 @@ from snailps.master.member import Member
 from snailps.master.membership import Membership
 from snailps.master.phases import JobPhase
 from snailps.master.replication.shard_orders import ShardOrders
+from snailps.registry import named
 
 log = logging.getLogger(__name__)
 
@@ -72,6 +73,8 @@ class TrainingPhase:
         restored = self._checkpoints.continued_from
         try:
             plan = plan_training(job, max(1, len(nodes)), state)  # one comes, if none is here
+            if plan is not None:
+                named(plan.option)  # refused now, where this installation lacks it
         except SnailError as error:
             self.fail_job(str(error), error.exit_code)
             return

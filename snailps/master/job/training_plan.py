@@ -21,8 +21,6 @@ from snailps.master.job.state import JobState
 from snailps.master.leases import (
     SCHEDULES,
     Entries,
-    RangeSchedule,
-    RotationSchedule,
     Schedule,
     Training,
 )
@@ -110,21 +108,16 @@ def schedule_of(
             rounds.number, nodes, rounds.fraction, s.seed, first
         )
         return schedule
-    if isinstance(plan, RangePasses):
-        return RangeSchedule(blocks, plan, records)
-    if plan is not None:
-        rotation = {} if state is None else state.figures.get("rotation", {})
-        return RotationSchedule(
-            Entries(blocks, s.epochs * plan.passes),
-            plan,
-            records,
-            nodes=nodes,
-            cores_of=cores_of,
-            extent=rotation.get("extent"),
-        )
     entries = Entries(blocks, s.epochs, s.max_steps, job.input.order)
     workers = job.model.by_input.concurrency.workers
-    return SCHEDULES[s.consistency](Training(s, entries, records, nodes, workers))
+    rotation = {} if state is None else state.figures.get("rotation", {})
+    training = Training(
+        s, entries, records, nodes, workers, plan, cores_of, rotation.get("extent")
+    )  # fmt: skip
+    if plan is None:
+        return SCHEDULES[s.consistency](training)
+    by_plan: Schedule = named(plan.option).of_training(training)
+    return by_plan
 
 
 def at_work(job: Job, workers: int) -> tuple[int, str]:

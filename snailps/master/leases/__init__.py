@@ -5,11 +5,12 @@
     SurveySchedule    the same, for parts that are merged
     SspSchedule       every n-th entry belongs to one worker; clocks stay close  (ssp)
     BspSchedule       entry -> (clock, slot); a clock is complete when all its slots are done  (bsp)
-    RangeSchedule     blocks of the input, then ranges of names, pass after pass
-    RotationSchedule  blocks of text, then partitions of the rows, which check out other partitions
 
-The schedule of an option is found by its name (`registry`): `rounds` has `RoundSchedule`, an entry
-a drawn worker and round, which the master closes.
+Others are options, found by their names (`registry`):
+
+    rounds            one entry a drawn worker and round; the master closes a round
+    ranges            blocks of the input, then ranges of names, pass after pass
+    rotation          blocks of text, then partitions of the rows, which check out other partitions
 
 Each is a `Schedule`, made of parts that others may have, too. `service.py` and whoever else asks a
 schedule must not know which one it is: they ask for the part that they need.
@@ -17,16 +18,15 @@ schedule must not know which one it is: they ask for the part that they need.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from numpy.typing import NDArray
 
+from snailps.api.range_passes import TrainingPlan
 from snailps.config import JobSettings
 from snailps.master.leases.bsp import BspSchedule
 from snailps.master.leases.entries import Entries
-from snailps.master.leases.ranges import RangeSchedule
-from snailps.master.leases.rotation import RotationSchedule
 from snailps.master.leases.schedule import Schedule
 from snailps.master.leases.shared import QueueSchedule, SurveySchedule
 from snailps.master.leases.slots import CLOCKS_AHEAD
@@ -38,8 +38,6 @@ __all__ = [
     "BspSchedule",
     "Entries",
     "QueueSchedule",
-    "RangeSchedule",
-    "RotationSchedule",
     "Schedule",
     "SspSchedule",
     "SurveySchedule",
@@ -48,13 +46,19 @@ __all__ = [
 
 
 class Training(NamedTuple):
-    """The arguments from which each maker of `SCHEDULES` takes what its policy needs."""
+    """The arguments from which each maker of a schedule takes what its policy needs.
+
+    With a plan, the module `registry.named(plan.option)` has the maker, `of_training`.
+    """
 
     settings: JobSettings
     entries: Entries
     known: NDArray[Any]  # records of an earlier run, to continue from
     nodes: Sequence[int]  # numbers of the workers
     seats: int  # workers that may train at the same time
+    plan: TrainingPlan | None = None  # None: by `consistency`
+    cores_of: Callable[[int], float] = lambda node: 1.0  # that a worker may keep busy
+    extent: Mapping[str, Any] | None = None  # `Chunks.extent` of an earlier run or master
 
 
 def _shared_or_owned(job: Training) -> Schedule:

@@ -14,10 +14,8 @@ from typing import Any
 
 from snailps.dataclass import dataclass, field
 from snailps.master.leases.chunks import Chunks
+from snailps.master.leases.parts import NO_MORE, NO_PART
 from snailps.master.leases.waits import MASTER, Wait
-
-NO_PART, NO_MORE = -1, -2
-"""Stand in for an output partition: the lease has had all of them, or gets no more."""
 
 
 @dataclass(slots=True)

@@ -50,6 +50,9 @@ class Chunk:
 class Chunks:
     """The open chunks, and sums of the closed ones."""
 
+    rotation: Rotation
+    numbers: ChunkNumbers
+
     def __init__(
         self,
         entries: Entries,  # the blocks of all epochs, in order

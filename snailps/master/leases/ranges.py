@@ -19,10 +19,11 @@ from numpy.typing import NDArray
 
 from snailps.api.range_passes import RangePasses
 from snailps.dataclass import replace
+from snailps.master.leases import Training
 from snailps.master.leases.entries import Entries, Entry
 from snailps.master.leases.queue import EntryQueue, EpochQueues
 from snailps.master.leases.records import BlockResult
-from snailps.master.leases.schedule import BlockSchedule
+from snailps.master.leases.schedule import BlockSchedule, Schedule
 from snailps.master.leases.waits import Wait
 from snailps.pieces import Piece
 from snailps.transport.messages.terms import PassRange
@@ -179,3 +180,9 @@ class RangeSchedule(BlockSchedule):
     @property
     def over(self) -> bool:
         return not self.records.leased and (self.closed or self.finished == self.size)
+
+
+def of_training(job: Training) -> Schedule:
+    """The schedule of a training in these passes."""
+    assert isinstance(job.plan, RangePasses)
+    return RangeSchedule(job.entries.blocks, job.plan, job.known)

@@ -22,6 +22,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from snailps.api.rotation import Rotation
+from snailps.master.leases import Training
 from snailps.master.leases.checkouts import Checkouts
 from snailps.master.leases.chunks import Chunks
 from snailps.master.leases.entries import Entries, Entry
@@ -371,3 +372,16 @@ class RotationSchedule(Schedule):
         self._owners = {int(part): int(node) for part, node in snapshot["owners"]}
         self._own = {node: part for part, node in self._owners.items()}
         self.chunks.resume(snapshot["checkouts"])
+
+
+def of_training(job: Training) -> Schedule:
+    """The schedule of a training by this rotation."""
+    assert isinstance(job.plan, Rotation)
+    return RotationSchedule(
+        Entries(job.entries.blocks, job.settings.epochs * job.plan.passes),
+        job.plan,
+        job.known,
+        nodes=job.nodes,
+        cores_of=job.cores_of,
+        extent=job.extent,
+    )

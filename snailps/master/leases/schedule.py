@@ -21,11 +21,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snailps.api.range_passes import RangePasses
-from snailps.master.leases.checkouts import Checkouts
-from snailps.master.leases.chunks import Chunks
 from snailps.master.leases.entries import Entries, Entry, Plan
 from snailps.master.leases.pace import Pace
-from snailps.master.leases.parts import Rounds
+from snailps.master.leases.parts import CheckoutPart, ChunkPart, RoundPart
 from snailps.master.leases.queue import BlockQueue
 from snailps.master.leases.records import NO_RESULT, OUTCOME, BlockRecords, BlockResult
 from snailps.master.leases.seats import Seats
@@ -55,11 +53,11 @@ class Schedule(ABC):
     """Clocks of workers, which count entries of their own."""
     slots: SlotClocks | None = None
     """Clocks that shards apply, of slots."""
-    rounds: Rounds | None = None
+    rounds: RoundPart | None = None
     """Clocks that the master closes, of workers that it draws."""
-    chunks: Chunks | None = None
+    chunks: ChunkPart | None = None
     """Pieces of the input that are encoded, then trained by partitions, in a rotation."""
-    checkouts: Checkouts | None = None
+    checkouts: CheckoutPart | None = None
     """Output partitions of a rotation."""
     survey: SurveyParts | None = None
     """Parts of a survey, in its pass."""
@@ -251,7 +249,7 @@ class Schedule(ABC):
     # --- parts that several schedules have -------------------------------------------------------
 
     @property
-    def clocks(self) -> SlotClocks | Rounds | None:
+    def clocks(self) -> SlotClocks | RoundPart | None:
         """Clocks of the shards: each shard is at one of them, and keeps pushes to later ones
         apart."""
         return self.slots if self.rounds is None else self.rounds

@@ -30,8 +30,8 @@ from snailps.master.job.ended_jobs import EndedJobs
 from snailps.master.job.job import Job
 from snailps.master.job.record import JobRecord
 from snailps.master.job.survey import PART_BYTES, PART_BYTES_MAX, PartTurns
-from snailps.master.leases.checkouts import NO_MORE, NO_PART
 from snailps.master.leases.late_workers import LateWorkers
+from snailps.master.leases.parts import NO_MORE, NO_PART
 from snailps.master.leases.schedule import Schedule
 from snailps.master.leases.survey_parts import SurveyParts
 from snailps.master.leases.waits import MASTER, Wait
