@@ -1,6 +1,12 @@
 """The rooms of the package: where a reader of the parameter server may stop.
 
     python tools/rooms.py MODULE...        prints the room of each
+    python tools/rooms.py prices [COMMIT]  prints what each room costs, and what has changed since
+
+The price of a room: promises (`tests/README.md`), lines of code, lines of tests, words of docs/.
+A release prints it, and the note that closes an issue.  Blank lines do not count.  A promise of
+several rooms is divided among them, and so are the tests that it names.  Tests that no promise
+names belong to the rooms that they import; whose room nothing says is in the line "?".
 
 A module belongs to the room with the longest name that begins its own.  `CORE` and `FILES` are the
 parameter server: they import nothing else (`tests/repo/test_border.py`).  Options are what a
@@ -10,7 +16,13 @@ doors to all of it, and what several products share.
 
 from __future__ import annotations
 
+import io
+import re
+import subprocess
 import sys
+import tarfile
+from collections import Counter, defaultdict
+from pathlib import Path
 
 CORE = {
     "core": (
@@ -116,6 +128,109 @@ def room_of(module: str) -> str:
     return room
 
 
-if __name__ == "__main__":
+PAGES = {
+    "words": ("fasttext.md",),
+    "classifier": ("classifier.md", "filter.md"),
+    "examples": ("dense_models.md", "sparse_data.md", "sparse_models.md"),
+    "names": ("knowledge_graphs.md", "matrix_factorisation.md", "design/least-squares.md"),
+    "fedavg": ("fedavg.md",),
+    "torch": ("pytorch.md", "api/torch.md"),
+    "serving": ("serving.md", "design/serving.md"),
+    "fasttext": ("api/fasttext.md",),
+    "rotation": ("design/rotation.md", "design/word-pairs.md", "design/shared-rows.md"),
+    "retention": ("design/retention.md",),
+    "estimators": ("python.md", "api/estimators.md"),
+    "monitor": ("page.md", "metrics.md", "design/terminal.md"),
+    "files": ("files.md", "design/matrix-files.md"),
+    "data": ("design/columns.md", "design/example-parsing.md"),
+    "vectors": ("api/vectors.md",),
+    "doors": ("commands.md", "tour.md", "how_do_i.md", "index.md", "benchmarks.md"),
+}
+"""Pages of docs/ that are about one room; the others are the core's."""
+COLUMNS = ("promises", "code", "tests", "words")
+_CODE = (".py", ".pyx", ".pxd", ".h", ".c", ".cpp")
+
+
+def text_of(root: Path, commit: str) -> dict[str, str]:
+    """Texts of snailps/, tests/ and docs/ in a commit, by path."""
+    command = ["git", "-C", str(root), "archive", commit, "snailps", "tests", "docs"]
+    archive = subprocess.run(command, check=True, capture_output=True).stdout
+    texts = {}
+    with tarfile.open(fileobj=io.BytesIO(archive)) as files:
+        for member in files:
+            data = files.extractfile(member) if member.isfile() else None
+            if data is not None and member.name.endswith((*_CODE, ".md")):
+                texts[member.name] = data.read().decode("utf-8", "replace")
+    return texts
+
+
+def promised(readme: str) -> list[tuple[list[str], list[str]]]:
+    """Tests and rooms of each promise; in a table without the column the room is "?"."""
+    found = []
+    for line in readme.splitlines():
+        if line.startswith("| ") and not line.startswith("| promise |"):
+            _, tests, _, rooms, *_ = [*line.strip("|").split("|"), "?"]
+            found.append((re.findall(r"`([^`:]+)", tests), rooms.strip().split(", ")))
+    return found
+
+
+def prices(texts: dict[str, str]) -> dict[str, dict[str, float]]:
+    """What the rooms cost, by column and room."""
+    found: dict[str, dict[str, float]] = {column: defaultdict(float) for column in COLUMNS}
+    named: dict[str, Counter[str]] = {}
+    for tests, rooms in promised(texts.get("tests/README.md", "")):
+        for room in rooms:
+            found["promises"][room] += 1 / len(rooms)
+            for test in set(tests):
+                named.setdefault(f"tests/{test}", Counter())[room] += 1
+    pages = {f"docs/{page}": room for room, names in PAGES.items() for page in names}
+    for path, text in texts.items():
+        lines = sum(map(bool, map(str.strip, text.splitlines())))
+        module = path.removeprefix("snailps/").rpartition(".")[0].replace("/", ".")
+        if path.startswith("docs/"):
+            found["words"][pages.get(path, "core")] += len(text.split())
+        elif path.startswith("snailps/") and path.endswith(_CODE):
+            found["code"][min(rooms_of(module.removesuffix(".__init__")), default="?")] += lines
+        elif path.endswith(".py"):
+            rooms_named = named.get(path) or Counter(
+                min(rooms_of(name), default="?")
+                for name in re.findall(r"^ *from snailps\.([\w.]+) import", text, re.MULTILINE)
+            )
+            for room, weight in (rooms_named or Counter("?")).items():
+                share = lines * weight / (sum(rooms_named.values()) or 1)
+                found["tests"][room] += share
+    return found
+
+
+def print_prices(root: Path, commit: str) -> None:
+    """Print what each room costs in HEAD, and the change since a commit."""
+    now, before = prices(text_of(root, "HEAD")), prices(text_of(root, commit))
+    print(f"{'room':18}", *(f"{column:>18}" for column in COLUMNS))
+    for room in [*ROOMS, "?", "all"]:
+        cells = []
+        for column in COLUMNS:
+            pair = [
+                sum(kind[column].values()) if room == "all" else kind[column][room]
+                for kind in (now, before)
+            ]
+            cells.append(f"{pair[0]:>10,.0f} {pair[0] - pair[1]:>+7,.0f}")
+        print(f"{room:18}", *cells)
+
+
+def last_release(root: Path) -> str:
+    """The newest tag of a release; without one, the first commit."""
+    for command in ("describe --tags --abbrev=0", "rev-list --max-parents=0 HEAD"):
+        answer = subprocess.run(
+            ["git", "-C", str(root), *command.split()], capture_output=True, text=True, check=False
+        )
+        if answer.returncode == 0:
+            break
+    return answer.stdout.split()[0]
+
+
+if __name__ == "__main__" and sys.argv[1:2] == ["prices"]:
+    checkout = Path(__file__).resolve().parents[1]
+    print_prices(checkout, sys.argv[2] if len(sys.argv) > 2 else last_release(checkout))
+elif __name__ == "__main__":
     for name in sys.argv[1:]:
         print(f"{name}: {room_of(name)}")

@@ -3,6 +3,7 @@
 import ast
 import functools
 import re
+import runpy
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ ROWS = [
     for line in (TESTS / "README.md").read_text(encoding="utf-8").splitlines()
     if line.startswith("| ") and not line.startswith("| promise |")
 ]
+ROOMS = runpy.run_path(str(TESTS.parent / "tools" / "rooms.py"))["ROOMS"]
 PROMISES = [promise for promise, *_ in ROWS]
 SMOKE = {
     (path, name.partition("[")[0].rpartition("::")[2])
@@ -53,12 +55,12 @@ def names_in(path):
 
 
 each_row = pytest.mark.parametrize(
-    ("promise", "tests", "tier"), ROWS, ids=[promise[:60] for promise in PROMISES]
+    ("promise", "tests", "tier", "rooms"), ROWS, ids=[promise[:60] for promise in PROMISES]
 )
 
 
 @each_row
-def test_promise_has_tests_in_its_tiers(promise, tests, tier):
+def test_promise_has_tests_in_its_tiers_and_known_rooms(promise, tests, tier, rooms):
     named = re.findall(r"`([^`]+)`", tests)
     assert named
     assert promise
@@ -68,10 +70,11 @@ def test_promise_has_tests_in_its_tiers(promise, tests, tier):
         assert not name or name in names_in(path), one
     folders = [one.partition("/")[0] for one in named]
     assert tier == "night" or tier.split(", ") == list(dict.fromkeys(folders))
+    assert set(rooms.split(", ")) <= ROOMS.keys()
 
 
 @each_row
-def test_promise_of_clusters_alone_has_a_case_in_smoke_or_is_too_dear(promise, tests, tier):
+def test_promise_of_clusters_alone_has_a_case_in_smoke_or_is_too_dear(promise, tests, tier, rooms):
     """As smoke.txt says of itself."""
     tiers = set(tier.split(", "))
     named = {(path, name) for path, name in re.findall(r"`([^`:]+)::([^`]+)`", tests)}

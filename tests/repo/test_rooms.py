@@ -57,3 +57,50 @@ def test_every_product_has_tests_that_are_run_alone():
         for name in names:
             path = TESTS / "unit" / f"test_{name}.py"
             assert without.is_meant(path, without.beside(room), room), f"{path.name}: not {room}'s"
+
+
+def test_prices_are_those_of_hand_made_rooms():
+    promises = (
+        "| promise | test | tier | room |\n|---|---|---|---|\n"
+        "| Rows stay | `unit/test_a.py::test_x`, `unit/test_a.py::test_y` | unit | core |\n"
+        "| Words too | `unit/test_a.py` | unit | core, words |\n"
+    )
+    texts = {
+        "tests/README.md": promises,
+        "tests/unit/test_a.py": "1\n2\n\n3\n4\n",
+        "tests/unit/test_b.py": "from snailps.torch.rows import a\nfrom snailps.store.x import b\n",
+        "tests/unit/test_c.py": "import os\n",
+        "snailps/store/_store.pyx": "a\n\n  \nb\n",
+        "snailps/models/word_vectors/__init__.py": "x\n",
+        "docs/classifier.md": "three words here\n",
+        "docs/operations.md": "two words\n",
+    }
+    found = rooms.prices(texts)
+    assert found["promises"] == {"core": 1.5, "words": 0.5}
+    assert found["code"] == {"core": 2, "words": 1}
+    assert found["words"] == {"classifier": 3, "core": 2}
+    # 4 lines of which promises name core twice and words once; 2 lines by imports, 1 of no room.
+    assert found["tests"] == pytest.approx({"core": 8 / 3 + 1, "words": 4 / 3, "torch": 1, "?": 1})
+    before = {**texts, "tests/README.md": promises.replace(" | core", "").replace(", words", "")}
+    assert rooms.prices(before)["promises"] == {"?": 2}
+
+
+def test_prices_of_a_checkout_are_printed_with_the_change(tmp_path, capsys):
+    def git(*words):
+        who = ["-c", "user.name=a", "-c", "user.email=a@b"]
+        subprocess.run(["git", "-C", str(tmp_path), *who, *words], check=True)
+
+    git("init", "-q")
+    for folder in ("snailps", "tests", "docs"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "a.md").write_text("word\n")
+    (tmp_path / "snailps" / "pieces.py").write_text("1\n")
+    git("add", ".")
+    git("commit", "-q", "-m", "First")
+    (tmp_path / "snailps" / "pieces.py").write_text("1\n2\n3\n")
+    git("commit", "-q", "-a", "-m", "Second")
+    rooms.print_prices(tmp_path, rooms.last_release(tmp_path))
+    lines = {line.split()[0]: line.split()[1:] for line in capsys.readouterr().out.splitlines()}
+    assert lines["room"] == ["promises", "code", "tests", "words"]
+    assert lines["core"] == ["0", "+0", "3", "+2", "0", "+0", "1", "+0"]
+    assert lines["all"] == lines["core"]
