@@ -88,7 +88,7 @@ def unended(
     if routes and "exported" not in kinds:
         places = [(shard.host, shard.port) for shard in Route.from_dict(routes[-1]).shards]
         if not any(is_there(place) for place in places):
-            folder = job.settings.checkpoint_dir
+            folder = record.settings.checkpoint_dir
             goes_on = f"this one begins at the newest checkpoint in {folder}, if there is one"
             log.warning(
                 "%s: no process of the previous run is left, nor its rows in memory: %s",
