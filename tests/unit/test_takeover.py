@@ -178,7 +178,7 @@ def test_run_of_another_version_that_has_formed_no_cluster_is_begun_anew(tmp_pat
 def test_run_whose_servers_are_gone_is_told_from_where_the_next_begins(
     tmp_path, shard, caplog, settings, message
 ):
-    its = job(tmp_path, **settings)
+    its = JobRecord(job(tmp_path, **settings))
     folder = left_by(its, tmp_path / "journal", shard)
     shard.close()
     assert read_again(its, folder) is None
