@@ -26,14 +26,14 @@ from typing import Any
 
 from snailps.api.export_progress import SHARE_MIN
 from snailps.api.tables import Table
-from snailps.config import CHECKPOINT_SETTINGS, CheckpointSettings
-from snailps.config.fields import settings_of
+from snailps.config import CheckpointSettings
 from snailps.dataclass import dataclass, field
-from snailps.errors import CheckpointError, ConfigError, SnailError, explain
+from snailps.errors import CheckpointError, SnailError, explain
 from snailps.master.broadcast import Broadcast
+from snailps.master.checkpoint_match import MAY_DIFFER, CheckpointMatch
 from snailps.master.effects import Outbox
 from snailps.master.events import Answer
-from snailps.master.job.session import Record, SessionJob
+from snailps.master.job.session import Record
 from snailps.master.job.state import JobState
 from snailps.master.member import Member
 from snailps.master.membership import Membership
@@ -54,17 +54,8 @@ STALL_S = 120.0
 """Seconds without a byte written or read after which a save or restore is given up."""
 RETRY_S = 10.0
 """Least seconds between a failed save and the next one."""
-SHOWN_CHARS = 60
-"""Length to which a setting is cut in an error."""
 NOT_OPEN = -1
 """Number of a folder's use while the folder could not be opened: the next save tries again."""
-_MAY_DIFFER = {
-    *CHECKPOINT_SETTINGS,
-    "input", "output", "test", "formats", "scratch_dir", "scratch_bytes", "epochs", "max_steps",
-    "max_seconds", "target_loss", "rounds", "target", "deadline", "learnt",
-}  # fmt: skip
-"""Settings that may differ when a job resumes. Instead of `input`, from which `learnt` follows, the
-files found are compared."""
 
 
 @dataclass(eq=False, slots=True)
@@ -201,6 +192,7 @@ class CheckpointController:
         self._saving: _Saving | None = None
         self._restoring: _Restoring | None = None
         self._begun_at = 0.0
+        self.match = CheckpointMatch(members)
         self._record: Record
         self._reset()
 
@@ -228,7 +220,7 @@ class CheckpointController:
     def check_opened(self, record: Record, opened: Opened | None) -> None:
         """Refuse the checkpoints of another job; beside the loop."""
         for candidate in opened.candidates if opened is not None else ():
-            self._check_same(record, candidate)
+            self.match.check_same(record, candidate)
         if opened is not None:
             self._files.clear()
 
@@ -299,54 +291,6 @@ class CheckpointController:
     def forget_others(self) -> None:
         """Have servers end saves and loads that a lost master ordered."""
         self._stop_saving(self._members.nodes("server"))
-
-    def _check_same(self, record: Record, candidate: Candidate) -> None:
-        saved, present = candidate.manifest.job, record.identity(_MAY_DIFFER)
-        # A checkpoint of an earlier version lacks newer settings, which have no effect while they
-        # are empty, and may have values of settings that this job does not read: neither makes
-        # another job of it, and a value that is not read could not be given to match.
-        declared = settings_of(type(record.settings))
-        unread = {
-            name for name, setting in declared.items() if not setting.is_read(record.settings)
-        }
-        names = [n for n in present if n not in unread and saved.get(n, "") != present[n]]
-        if "worker_class" in names:  # the models have other settings, too
-            names = ["worker_class"]
-        differ = []
-        if sorted(candidate.sources) != sorted(record.sources):
-            differ.append("the input has other files, or files of other lengths")
-            # settings that it completes itself
-            names = [name for name in names if name not in record.completed]
-        differ += [
-            f"{name} is {present[name]:.{SHOWN_CHARS}} here and "
-            f"{saved.get(name, 'not set'):.{SHOWN_CHARS}} there"
-            for name in names
-        ]
-        differ += self._differs_in_fragments(candidate)
-        if differ:
-            raise ConfigError(
-                f"{candidate.path} is a checkpoint of another job: {'; '.join(differ[:3])}. Choose "
-                "another checkpoint_dir, or begin anew with --fresh"
-            )
-        self._check_methods(record, candidate)
-
-    def check_rows(self, record: SessionJob, candidate: Candidate) -> None:
-        """Refuse rows that this cluster cannot take, of whichever job they are."""
-        if differ := self._differs_in_fragments(candidate):
-            raise ConfigError(
-                f"{candidate.path}: {differ[0]}: fragments are fixed for the life of a model. "
-                f"Start the master with frag_num={candidate.manifest.frag_num}"
-            )
-        self._check_methods(record, candidate)
-
-    def _differs_in_fragments(self, candidate: Candidate) -> list[str]:
-        here, there = self._members.frag_num, candidate.manifest.frag_num
-        return [] if here == there else [f"frag_num is {here} here and {there} there"]
-
-    def _check_methods(self, record: Record, candidate: Candidate) -> None:
-        tables = [Table.from_dict(item["table"]) for item in candidate.manifest.tables]
-        declared = [table for _, table in [*self._members.table_registry.tables.values()]]
-        record.check_methods(tables, candidate.path, declared)
 
     # --- the loop ----------------------------------------------------------------------------
 
@@ -568,7 +512,7 @@ class CheckpointController:
         """State of the job at this clock, and its description for the manifest."""
         state = record.dump(now, clock=clock)
         share = record.schedule.plan.share(state.done)
-        about = {**record.identity(_MAY_DIFFER), "progress": share, "units": state.units}
+        about = {**record.identity(MAY_DIFFER), "progress": share, "units": state.units}
         about |= {
             "counts": record.unit,
             "settings": outward(record.plain_settings(), without_secrets),

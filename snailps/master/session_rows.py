@@ -238,7 +238,7 @@ class SessionRows:
         def find() -> Opened:
             opened = request.files.find(folder)
             for candidate in opened.candidates:
-                request.controller.check_rows(self._job, candidate)
+                request.controller.match.check_rows(self._job, candidate)
             return opened
 
         self._out.work(find, partial(self._ready_to_load, request), "checkpoint")

@@ -1,0 +1,81 @@
+"""Refuses a checkpoint that a job, or the tables of a session, cannot continue from.
+
+    manifest of a candidate, record -> check_same, check_rows -> ConfigError, or nothing
+
+A checkpoint of the same job has the same class, settings but `MAY_DIFFER`, and input files. Rows of
+whichever job need the same fragments, and access methods that are admitted. Runs beside the loop.
+"""
+
+from __future__ import annotations
+
+from snailps.api.tables import Table
+from snailps.config import CHECKPOINT_SETTINGS
+from snailps.config.fields import settings_of
+from snailps.errors import ConfigError
+from snailps.master.job.session import Record, SessionJob
+from snailps.master.membership import Membership
+from snailps.master.services import Candidate
+
+SHOWN_CHARS = 60
+"""Length to which a setting is cut in an error."""
+MAY_DIFFER = {
+    *CHECKPOINT_SETTINGS,
+    "input", "output", "test", "formats", "scratch_dir", "scratch_bytes", "epochs", "max_steps",
+    "max_seconds", "target_loss", "rounds", "target", "deadline", "learnt",
+}  # fmt: skip
+"""Settings that may differ when a job resumes. Instead of `input`, from which `learnt` follows, the
+files found are compared."""
+
+
+class CheckpointMatch:
+    def __init__(self, members: Membership) -> None:
+        self._members = members  # for fragments, and for tables that are declared already
+
+    def check_same(self, record: Record, candidate: Candidate) -> None:
+        """Refuse the checkpoint of another job."""
+        saved, present = candidate.manifest.job, record.identity(MAY_DIFFER)
+        # A checkpoint of an earlier version lacks newer settings, which have no effect while they
+        # are empty, and may have values of settings that this job does not read: neither makes
+        # another job of it, and a value that is not read could not be given to match.
+        declared = settings_of(type(record.settings))
+        unread = {
+            name for name, setting in declared.items() if not setting.is_read(record.settings)
+        }
+        names = [n for n in present if n not in unread and saved.get(n, "") != present[n]]
+        if "worker_class" in names:  # the models have other settings, too
+            names = ["worker_class"]
+        differ = []
+        if sorted(candidate.sources) != sorted(record.sources):
+            differ.append("the input has other files, or files of other lengths")
+            # settings that it completes itself
+            names = [name for name in names if name not in record.completed]
+        differ += [
+            f"{name} is {present[name]:.{SHOWN_CHARS}} here and "
+            f"{saved.get(name, 'not set'):.{SHOWN_CHARS}} there"
+            for name in names
+        ]
+        differ += self._differs_in_fragments(candidate)
+        if differ:
+            raise ConfigError(
+                f"{candidate.path} is a checkpoint of another job: {'; '.join(differ[:3])}. Choose "
+                "another checkpoint_dir, or begin anew with --fresh"
+            )
+        self._check_methods(record, candidate)
+
+    def check_rows(self, record: SessionJob, candidate: Candidate) -> None:
+        """Refuse rows that this cluster cannot take, of whichever job they are."""
+        if differ := self._differs_in_fragments(candidate):
+            raise ConfigError(
+                f"{candidate.path}: {differ[0]}: fragments are fixed for the life of a model. "
+                f"Start the master with frag_num={candidate.manifest.frag_num}"
+            )
+        self._check_methods(record, candidate)
+
+    def _differs_in_fragments(self, candidate: Candidate) -> list[str]:
+        here, there = self._members.frag_num, candidate.manifest.frag_num
+        return [] if here == there else [f"frag_num is {here} here and {there} there"]
+
+    def _check_methods(self, record: Record, candidate: Candidate) -> None:
+        tables = [Table.from_dict(item["table"]) for item in candidate.manifest.tables]
+        declared = [table for _, table in [*self._members.table_registry.tables.values()]]
+        record.check_methods(tables, candidate.path, declared)
