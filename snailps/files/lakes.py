@@ -17,6 +17,7 @@ import json
 import re
 from collections.abc import Callable
 from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import unquote, urlsplit
@@ -122,14 +123,25 @@ def columns_around(path: str) -> dict[str, Any]:
     column was added lacks it: the column is null there.  Needs neither deltalake nor pyiceberg, so
     that any worker can ask.
     """
-    read = {"Delta": _delta_schema, "Iceberg": _iceberg_schema}
+    lists = {"Delta": "_delta_log", "Iceberg": "metadata"}
     for folder in Path(path).parents:
-        if (kind := kind_of_folder(str(folder))) in read:
+        if (kind := kind_of_folder(str(folder))) in lists:
             try:
-                return {field["name"]: field["type"] for field in read[str(kind)](folder)}
+                of_list = folder / lists[str(kind)]
+                names = [entry.name for entry in of_list.iterdir()]
+                # A commit adds a file; times of folders alone are too coarse for two in a row.
+                version = len(names), max(names), of_list.stat().st_mtime_ns
+                return _columns_of(str(kind), folder, version)
             except (OSError, ValueError, KeyError, TypeError) as error:
                 raise DataError(f"cannot read the {kind} table {folder}: {error}") from error
     return {}
+
+
+@lru_cache(maxsize=16)
+def _columns_of(kind: str, folder: Path, _version: tuple[int, str, int]) -> dict[str, Any]:
+    """Columns by the list of a table, read once a version: each of its files asks."""
+    read = _delta_schema if kind == "Delta" else _iceberg_schema
+    return {field["name"]: field["type"] for field in read(folder)}
 
 
 def type_name(kind: Any) -> str:

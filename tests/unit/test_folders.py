@@ -542,3 +542,22 @@ def test_iceberg_default_of_older_files_is_refused(tmp_path, monkeypatch):
     table.metadata.schemas[0].fields[0].initial_default = 7
     with pytest.raises(DataError, match="older files lack its column 'x', whose default they have"):
         files_of([folder])
+
+
+def test_list_of_a_table_is_read_once_a_version_however_many_files_ask(tmp_path, monkeypatch):
+    def commit(version, *names):
+        fields = [{"name": name, "type": "long"} for name in names]
+        line = json.dumps({"metaData": {"schemaString": json.dumps({"fields": fields})}})
+        (tmp_path / "_delta_log" / f"{version:020}.json").write_text(line)
+
+    read, looked = [], lakes._delta_schema
+    monkeypatch.setattr(lakes, "_delta_schema", lambda of: read.append(of) or looked(of))
+    (tmp_path / "_delta_log").mkdir()
+    commit(0, "x")
+    for number in range(5):
+        assert lakes.columns_around(f"{tmp_path}/{number}.parquet") == {"x": "long"}
+    assert len(read) == 1
+    commit(1, "x", "y")
+    for number in range(5):
+        assert lakes.columns_around(f"{tmp_path}/{number}.parquet") == {"x": "long", "y": "long"}
+    assert len(read) == 2
