@@ -23,12 +23,13 @@ from snailps.api.export_progress import ExportProgress
 from snailps.api.tables import Keys, Rows, Table
 from snailps.config.output import refuse_existing, refuse_folders
 from snailps.errors import ConfigError
-from snailps.files.atomic import check_target
+from snailps.files.atomic import atomic_file, check_target
+from snailps.files.extras import optional_module
 from snailps.files.model_file import model_writer
 from snailps.files.row_sorter import RowSorter
-from snailps.vectors.parquet_rows import write_parquet
 from snailps.vectors.safetensors import Array, write_safetensors
 
+GROUP_ROWS_MAX = 1 << 20
 FORMATS = ("npz", "safetensors", "parquet")
 Format = Literal["npz", "safetensors", "parquet"]
 
@@ -174,6 +175,42 @@ def _write_safetensors(job: _TableExport, names: Sequence[str], files: Sequence[
     job.progress.wrote(files[0])
 
 
+def _write_row_groups(
+    path: str,
+    widths: Mapping[str, int],
+    pieces: Iterable[tuple[Keys, Rows]],
+    metadata: Mapping[str, str],
+    bytes_needed: int | None = None,
+) -> None:
+    """Write keys and rows (n, sum of widths) as Parquet, a row group a piece, whole or not at all.
+
+    `widths` has the number of floats of each column, such as ``{"row": 16}``.  Keys ascend, so row
+    groups have disjoint ranges of keys, by which query engines skip groups.
+    """
+    with atomic_file(path, bytes_needed) as file:
+        arrow = optional_module("pyarrow", "a Parquet file", "snailps[data]")
+        parquet = optional_module("pyarrow.parquet", "a Parquet file", "snailps[data]")
+        fields = [arrow.field("key", arrow.uint64(), nullable=False)]
+        for name, width in widths.items():
+            kind = arrow.list_(arrow.field("item", arrow.float32(), nullable=False), width)
+            fields.append(arrow.field(name, kind, nullable=False))
+        schema = arrow.schema(fields, metadata=dict(metadata))
+        # Trained weights do not compress, and a dictionary of them would only cost time and memory.
+        writer = parquet.ParquetWriter(
+            file, schema, compression="none", use_dictionary=False,
+            column_encoding={"key": "DELTA_BINARY_PACKED"},
+        )  # fmt: skip
+        edges = np.cumsum(list(widths.values()))[:-1]
+        for keys, rows in pieces:
+            arrays = [arrow.array(keys)]
+            for field, part in zip(fields[1:], np.split(rows, edges, axis=1), strict=True):
+                values = arrow.array(np.ascontiguousarray(part).reshape(-1))
+                arrays.append(arrow.FixedSizeListArray.from_arrays(values, type=field.type))
+            batch = arrow.record_batch(arrays, schema=schema)
+            writer.write_batch(batch, row_group_size=GROUP_ROWS_MAX)
+        writer.close()
+
+
 def _write_parquet(job: _TableExport, names: Sequence[str], files: Sequence[str]) -> None:
     columns = {"rows": "row", "state": "state"}
     for name, path in zip(names, files, strict=True):
@@ -181,7 +218,7 @@ def _write_parquet(job: _TableExport, names: Sequence[str], files: Sequence[str]
         with job.sort(name, path) as sorter:
             about = {"snailps": job.declarations([name])}
             needed = sorter.count * 4 * sum(widths.values())
-            write_parquet(path, widths, job.pieces(name, sorter), about, needed)
+            _write_row_groups(path, widths, job.pieces(name, sorter), about, needed)
         job.progress.wrote(path)
 
 
