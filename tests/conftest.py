@@ -92,7 +92,7 @@ def pytest_addoption(parser):
     group.addoption(
         "--without", default="", metavar="ROOM[,ROOM]",
         help="rooms of tools/rooms.py that cannot be imported, or `options`, `products`, `all`:"
-        " every test runs whose file does not name them",
+        " the core's tests run whose files do not name them",
     )  # fmt: skip
     group.addoption(
         "--product", default="", metavar="ROOM", help="its tests, with every other product gone"

@@ -37,7 +37,8 @@ def test_files_are_run_without_what_they_do_not_need(file, room):
     path = TESTS / "unit" / f"{file}.py"
     needs = without.needed(path) & {*rooms.PRODUCTS}
     assert needs == room
-    assert without.is_meant(path, {"torch"})
+    assert without.is_meant(path, {"torch"}) == (not room)
+    assert all(without.is_meant(path, without.beside(one), one) for one in room)
     assert all(not without.is_meant(path, {one}) for one in room)
 
 
