@@ -128,9 +128,9 @@ def columns_around(path: str) -> dict[str, Any]:
         if (kind := kind_of_folder(str(folder))) in lists:
             try:
                 of_list = folder / lists[str(kind)]
-                names = [entry.name for entry in of_list.iterdir()]
-                # A commit adds a file; times of folders alone are too coarse for two in a row.
-                version = len(names), max(names), of_list.stat().st_mtime_ns
+                # Names and sizes, too: times alone are too coarse for two commits in a row.
+                stats = [(entry.name, entry.stat()) for entry in of_list.iterdir()]
+                version = frozenset((name, s.st_size, s.st_mtime_ns) for name, s in stats)
                 return _columns_of(str(kind), folder, version)
             except (OSError, ValueError, KeyError, TypeError) as error:
                 raise DataError(f"cannot read the {kind} table {folder}: {error}") from error
@@ -138,7 +138,9 @@ def columns_around(path: str) -> dict[str, Any]:
 
 
 @lru_cache(maxsize=16)
-def _columns_of(kind: str, folder: Path, _version: tuple[int, str, int]) -> dict[str, Any]:
+def _columns_of(
+    kind: str, folder: Path, _version: frozenset[tuple[str, int, int]]
+) -> dict[str, Any]:
     """Columns by the list of a table, read once a version: each of its files asks."""
     read = _delta_schema if kind == "Delta" else _iceberg_schema
     return {field["name"]: field["type"] for field in read(folder)}
