@@ -220,9 +220,10 @@ class Encoding:
     def keeps_values(self) -> bool:
         return self.factor == 1 and not self.columns
 
-    def of_examples(self, examples: Examples, limit: float = FLOAT_MAX) -> Examples:
-        """Examples with encoded values, clipped to `limit`, and an entry of each centred column."""
-        return self.encoded(examples, limit)[0]
+    def of_examples(self, examples: Examples) -> Examples:
+        """Examples with encoded values, clipped to `FLOAT_MAX`, and an entry of each centred
+        column."""
+        return self.encoded(examples)[0]
 
     def encoded(
         self, examples: Examples, limit: float = FLOAT_MAX

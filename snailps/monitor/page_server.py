@@ -191,8 +191,8 @@ def _listed(run: ShownRun) -> dict[str, Any]:
     }
 
 
-def _json(value: Any, code: int = HTTPStatus.OK) -> tuple[int, str, bytes]:
-    return code, "application/json", packed(value)
+def _json(value: Any) -> tuple[int, str, bytes]:
+    return HTTPStatus.OK, "application/json", packed(value)
 
 
 class _HttpServer(BoundedServer):

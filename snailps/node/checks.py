@@ -207,18 +207,18 @@ def shown_command(cmdline: bytes) -> str:
     return re.sub(r"[\0\s]+", " ", cmdline.decode("utf-8", "replace")).strip()[:60]
 
 
-def check_reach(address: Address, name: str, limit_s: float = REACH_S) -> Finding:
+def check_reach(address: Address, name: str) -> Finding:
     """Whether a TCP connection to an address can be made from here, and how long that took."""
     where, begin = show(address), time.monotonic()
     try:
-        socket.create_connection(address, timeout=limit_s).close()
+        socket.create_connection(address, timeout=REACH_S).close()
     except OSError as error:
-        return unreachable(address, name, error, limit_s)
+        return unreachable(address, name, error)
     took_ms = (time.monotonic() - begin) * 1e3
     return Finding("ok", "reach", f"{name} at {where} is reachable, {took_ms:.1f} ms")
 
 
-def unreachable(address: Address, name: str, error: OSError, limit_s: float) -> Finding:
+def unreachable(address: Address, name: str, error: OSError) -> Finding:
     where, (host, port) = show(address), address[:2]
     if isinstance(error, socket.gaierror):
         text = f"{name}: {host} has no address here: {error.strerror}"
@@ -231,7 +231,7 @@ def unreachable(address: Address, name: str, error: OSError, limit_s: float) -> 
         )
         return Finding("error", "reach", text, cure)
     if isinstance(error, TimeoutError):
-        text = f"{name}: {where} does not answer at all within {limit_s:.0f} s: packets are dropped"
+        text = f"{name}: {where} does not answer at all within {REACH_S:.0f} s: packets are dropped"
         cure = f"let TCP port {port} of {host} through the firewall; is that host up?"
         return Finding("error", "reach", text, cure)
     unrouted = error.errno in (errno.EHOSTUNREACH, errno.ENETUNREACH)
