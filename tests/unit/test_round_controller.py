@@ -3,13 +3,18 @@
 from types import SimpleNamespace
 
 import pytest
+from master_world import World, rejoin, takes_over
 
+from snailps.config import JobSettings, MasterSettings, RawConfig
+from snailps.master import effects, events
 from snailps.master.effects import Fact
+from snailps.master.job.job import Job as MasterJob
 from snailps.master.job.model_class import RoundTerms
 from snailps.master.job.round_controller import RoundController
 from snailps.master.job.stop_rules import StopRules
 from snailps.master.leases.rounds import RoundSchedule
 from snailps.node.effects import WorkDone
+from snailps.transport import messages as m
 
 TARGET = 1.0
 
@@ -170,3 +175,29 @@ def test_journal_that_begins_anew_says_what_is_under_way(rounds):
     rounds.inspected(3.0)
     assert rounds.control.facts() == []
     assert [kind for kind, _ in rounds.facts] == ["close", "look", "round"]
+
+
+def test_round_whose_only_worker_was_lost_with_the_master_begins_anew_at_the_shards():
+    """They may have its seal at some places only."""
+    values = {"worker_class": "clock_models:Mean", "fraction": "0.34"}
+
+    def job():
+        return MasterJob(
+            RawConfig.from_mapping(values, "test"), (JobSettings, MasterSettings), 100.0
+        )
+
+    world = World(job())
+    _, *workers = world.forms()
+    drawn = next(one for one in workers if world.ask(one, m.Lease("train")) is not None)
+    (other,) = {*workers} - {drawn}
+    after = takes_over(world, job())
+    for number in (1, other):
+        rejoin(after, number)
+    for _ in range(50):
+        after.tick()
+        after.handle(events.Heartbeats({1: 0.1, other: 0.1}))
+        after.now += 1.0
+    assert after.core.reported_phase == "training"
+    orders = [effect.message for effect in after.effects if isinstance(effect, effects.Order)]
+    assert [one.clock for one in orders if isinstance(one, m.SetClock)] == [0]
+    assert after.ask(other, m.Lease("train")).terms.slot == 0
