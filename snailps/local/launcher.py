@@ -173,12 +173,12 @@ class Launcher:
     That thread must live as long as the cluster: the kernel ends a child with the thread that
     started it.
 
-    `life`: whose jobs the master runs.  `revives`: a process that a signal has killed
-    is started again (a master continues from its journal; a worker or server replaces the lost
-    one).  `main` is the command ``snailps``: with it, children are forks, as long as this process
-    has a single thread; otherwise they are new Python processes.  `called` is the command line
-    that `snailps jobs` shows to continue.  ``on_line(child name, line)`` gets each line that a
-    child writes to standard error.
+    Its life (`master/life.py`) says whose jobs the master runs. `revives`: a process that a
+    signal has killed is started again (a master continues from its journal; a worker or server
+    replaces the lost one). `main` is the command ``snailps``: with it, children are forks, as
+    long as this process has a single thread; otherwise they are new Python processes. `called`
+    is the command line that `snailps jobs` shows to continue. ``on_line(child name, line)``
+    gets each line that a child writes to standard error.
     """
 
     def __init__(
