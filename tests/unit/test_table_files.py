@@ -818,3 +818,28 @@ def test_labels_that_are_texts_are_the_classes_of_all_files(tmp_path, scratch_of
             with_names(with_columns(replace(given, **wrong)), wrong.get)
     with pytest.raises(DataError, match="of 2 classes"):
         with_names(with_columns(given), {"loss": "here"}.get)
+
+
+def test_csv_with_names_of_columns_is_no_text_unless_one_is_named(tmp_path):
+    file = tmp_path / "reviews.csv"
+    file.write_bytes(b'\xef\xbb\xbf"text",stars\r\n"good, very",5\r\n')
+
+    def opened(reading):
+        return expand([str(file)], Scratch(str(tmp_path / "scratch"), 1 << 20, tables=reading))
+
+    with pytest.raises(DataError, match=r"reviews\.csv has names of columns .*column='text'"):
+        opened(Reading("text"))
+    assert opened(Reading("text", column="text"))
+    assert opened(Reading())  # a model of one's own that reads lines
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.csv", "some words, then\nothers, too\n"), ("a.csv", "one,two\nand no comma\n"),
+        ("a.csv", "word\nword\n"), ("a.tsv", "text,stars\ngood,5\n"), ("a.csv", "a,b"),
+        ("a.txt", "text,stars\ngood,5\n"), ("a.csv", ""),
+    ],
+)  # fmt: skip
+def test_text_with_commas_is_no_table(name, text):
+    Reading("text").refuse_header(text.encode(), name)

@@ -15,7 +15,7 @@ from emulated import trained
 
 import snailps
 from snailps.estimators import base
-from snailps.estimators.jobs import Finished
+from snailps.estimators.jobs import FinishedJob
 from snailps.models.classifier.retraining import Retraining, retrained
 from snailps.vectors.fasttext_bin import read_bin
 from snailps.vectors.label_prediction import LabelModel
@@ -143,7 +143,7 @@ def jobs(monkeypatch, tmp_path):
         with trained(job, 1) as (cls, results):
             files = cls.export(results)["files"]
         monitor.finish({"train_loss": 1.0}, [{"epoch": 1, "loss": 1.0}])
-        yield Finished({"train_loss": 1.0}, files)
+        yield FinishedJob({"train_loss": 1.0}, files)
 
     monkeypatch.setattr(base, "run_job", run)
     return asked
