@@ -1,6 +1,7 @@
 """Owns the tables of phases: of a cluster, its job, a member and a shard, and what may follow.
 
     cluster_step, job_step, after: a transition that a table lacks is a defect, and raises
+    (AssertionError, by `raise`: `python -O` removes `assert`)
 
 Values of a cluster's and a job's phase are words of `status` (`node.status.Phase`);
 `status_report.py` makes the words for a member. Who writes a phase: `lifecycle.py` the cluster's,
@@ -61,12 +62,14 @@ JOB: dict[JobPhase, set[JobPhase]] = {
 
 
 def cluster_step(old: ClusterPhase, new: ClusterPhase) -> ClusterPhase:
-    assert new in CLUSTER[old], f"a cluster does not go from {old.value} to {new.value}"
+    if new not in CLUSTER[old]:
+        raise AssertionError(f"a cluster does not go from {old.value} to {new.value}")
     return new
 
 
 def job_step(old: JobPhase, new: JobPhase) -> JobPhase:
-    assert new in JOB[old], f"a job does not go from {old.value} to {new.value}"
+    if new not in JOB[old]:
+        raise AssertionError(f"a job does not go from {old.value} to {new.value}")
     return new
 
 
@@ -275,5 +278,6 @@ _Phase = TypeVar("_Phase", bound=enum.Enum)
 
 def after(table: Mapping[_Phase, Mapping[str, _Phase]], phase: _Phase, event: str) -> _Phase:
     """The phase that follows an event. An event that the table lacks is a defect: raises."""
-    assert event in table[phase], f"{type(phase).__name__} {phase.name} does not take {event!r}"
+    if event not in table[phase]:
+        raise AssertionError(f"{type(phase).__name__} {phase.name} does not take {event!r}")
     return table[phase][event]

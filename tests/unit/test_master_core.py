@@ -1,6 +1,11 @@
 """`MasterCore` by events alone, without process, socket or thread: what it wants done."""
 
+from importlib.util import find_spec
+from pathlib import Path
+from types import ModuleType
+
 import pytest
+from cases import each
 from master_world import World, rejoin, takes_over
 
 from snailps.errors import ClusterError, ConnectionLost, ProtocolError
@@ -324,4 +329,29 @@ def test_transitions_that_are_not_in_the_table_raise():
     with pytest.raises(AssertionError, match="does not go from done to idle"):
         cluster_step(ClusterPhase.DONE, ClusterPhase.FORMED)
     assert set(JOB) == set(JobPhase)
+
+
+WITHOUT_TABLE = [
+    ("phases", "cluster_step(ClusterPhase.DONE, ClusterPhase.FORMED)", "does not go from done"),
+    ("phases", "job_step(JobPhase.IDLE, JobPhase.TRAINING)", "does not go from idle to training"),
+    ("phases", "after(STAY, Stay.GONE, 'said_bye')", "Stay GONE does not take 'said_bye'"),
+    ("leases.records", "BlockRecords(1).release(0)", "block 0 does not go from WAITING to WAITING"),
+    ("leases.records", "BlockRecords(1).skip([1])", "block 1 is not waiting"),
+    ("leases.records", "BlockRecords(1).undo(0)", "block 0 is not done"),
+    (
+        "job.epoch_tests",
+        "EpochTests._go(type('Tests', (), {'_step': Step.OVER})(), Step.TESTING)",
+        "OVER does not lead to TESTING",
+    ),
+]
+
+
+@each("name, call, why", WITHOUT_TABLE)
+def test_transitions_that_are_not_in_a_table_raise_where_assert_is_removed(name, call, why):
+    """As under `python -O`."""
+    path = find_spec(f"snailps.master.{name}").origin
+    module = ModuleType("optimised")
+    exec(compile(Path(path).read_text(), path, "exec", optimize=1), vars(module))
+    with pytest.raises(AssertionError, match=why):
+        exec(compile(call, "call", "exec"), vars(module))
     assert set(CLUSTER) == set(ClusterPhase)

@@ -113,7 +113,8 @@ class EpochTests:
         job.schedule.hold(job.tested.epochs + 1)
 
     def _go(self, step: Step) -> None:
-        assert step in STEPS[self._step], f"{self._step.name} does not lead to {step.name}"
+        if step not in STEPS[self._step]:
+            raise AssertionError(f"{self._step.name} does not lead to {step.name}")
         self._step = step
 
     # --- the loop --------------------------------------------------------------------------------

@@ -2,14 +2,16 @@
 
     WAITING -> LEASED -> DONE -> DURABLE        LEASED -> WAITING: returned by its worker, or lost
     DONE, DURABLE -> WITHDRAWN: the training has ended, and the servers may lack its pushes
-    DONE, DURABLE -> WAITING: servers have lost what the block has encoded (`undo`)
-    WAITING -> DURABLE: servers have what it would encode (`skip`)
     survey: LEASED -> MERGING -> DONE           MERGING -> LEASED: its part cannot be merged
     LEASED -> COUNTED -> MERGING -> DONE        where a worker merges blocks before it sends a part
+    beside the table, each by one method: `skip`, WAITING -> DURABLE: servers have the block
+        `undo`, DONE, DURABLE -> WAITING: servers have lost what it has made
+        `make_all_durable`, DONE -> DURABLE of many; `resume`, all states of an earlier run
 
 No other place keeps the state of a block: schedules decide which block a worker gets, and metrics,
-checkpoints, journal and status read from here. A transition that the table lacks is a defect, and
-raises. 48 bytes a block, and as many again once `known` has been called. No files, sockets or time.
+checkpoints, journal and status read from here. Any other transition is a defect: AssertionError,
+under `python -O`, too. 48 bytes a block, and as many again once `known` has been called. No files,
+sockets or time.
 """
 
 from __future__ import annotations
@@ -170,9 +172,10 @@ class BlockRecords:
         """Change the state of a block; returns its index in the array."""
         index = number - self._first
         old = self._states.item(index)
-        assert state in TRANSITIONS[old], (
-            f"block {number} does not go from {BlockState(old).name} to {state.name}"
-        )
+        if state not in TRANSITIONS[old]:
+            raise AssertionError(
+                f"block {number} does not go from {BlockState(old).name} to {state.name}"
+            )
         self._states[index] = state
         return index
 
@@ -226,9 +229,10 @@ class BlockRecords:
 
     def skip(self, numbers: Iterable[int]) -> None:
         """WAITING -> DURABLE of blocks that servers have from an earlier pass, without a worker or
-        a result. Not in the table: no other caller may skip a block."""
+        a result."""
         for number in numbers:
-            assert self.is_waiting(number), f"block {number} is not waiting"
+            if not self.is_waiting(number):
+                raise AssertionError(f"block {number} is not waiting")
             index = number - self._first
             self._all[index] = (_S.DURABLE, 0, *NO_RESULT)
             self.finished += 1
@@ -236,9 +240,9 @@ class BlockRecords:
             self._change(index, index + 1)
 
     def undo(self, number: int) -> None:
-        """DONE or DURABLE -> WAITING: servers have lost what the block has made. Not in the table:
-        no other caller may undo a result."""
-        assert self.is_done(number), f"block {number} is not done"
+        """DONE or DURABLE -> WAITING: servers have lost what the block has made."""
+        if not self.is_done(number):
+            raise AssertionError(f"block {number} is not done")
         index = number - self._first
         self._all[index] = np.zeros((), RECORD)
         self.finished -= 1
