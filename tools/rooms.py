@@ -35,7 +35,7 @@ CORE = {
 """What a pull, a push, a lease and a checkpoint go through, and the nodes that do it.
 
 Of the numeric loops: the loops over rows, and the loader of a build.  A build is one compiled
-module of all loops, also those of products: `kernels._build` puts them together, as `cli` does
+module of all loops, the loops of products, too: `kernels._build` puts them together, as `cli` does
 with what is in Python."""
 FILES = {"files": ("files",)}
 """Bytes of the input, and files of results: below the core, which reads and writes by it."""

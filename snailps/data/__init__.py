@@ -1,8 +1,8 @@
-"""Input: files to blocks, blocks to words, words to ids.  Knows no role and no socket.
+"""What the bytes of blocks mean: words and their ids, examples, rows of tables.
 
-    inputs -> blocks.expand, blocks.cut -> Blocks -> blocks.read_block -> bytes
-    bytes -> WordCounter -> Vocabulary -> Lexicon -> ids
+    bytes of a block (`files/`) -> WordCounter -> Vocabulary -> Lexicon -> ids
+                                -> ExampleReader -> Examples;  tables -> the same, or lines of text
 
-Names are imported from the modules: `blocks`, `scratch`, `unpacking` for files, `reading` and
-`table_files` for tables, `vocabulary` for words, `_text` and `_subwords` for compiled loops.
+Must not know roles or sockets.  Names are imported from the modules: `vocabulary` for words,
+`examples` and `table_files` for rows, `_text` and `_subwords` for compiled loops.
 """

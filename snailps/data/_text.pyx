@@ -8,7 +8,7 @@
     lines -> split_lines -> those that are trained, those that are held out
     rows of examples -> hashes_of_rows, by which they are split
 
-Counts are exactly fastText's (version 0.9).  Must not know files (`blocks`), which words a vocabulary has
+Counts are exactly fastText's (version 0.9).  Must not know files (`files/`), which words a vocabulary has
 (`vocabulary`), or subwords (`_subwords`).  The loops over text run without the GIL and never allocate; the
 classes check, allocate and return.
 """

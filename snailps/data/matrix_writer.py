@@ -6,8 +6,8 @@
          -> Draft, then its labels -> Spooled
 
 Memory is bounded: a piece has about a million entries.  If the number of entries is unknown
-beforehand (missing values, dicts), each section is a file of its own first.  `matrix_file` owns the
-format, `matrix_sources` the sources of pieces.  Must not know what labels mean.
+beforehand (missing values, dicts), each section is a file of its own first.  `files/matrix_file.py`
+owns the format, `matrix_sources` the sources of pieces.  Must not know what labels mean.
 """
 
 from __future__ import annotations

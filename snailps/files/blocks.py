@@ -1,6 +1,6 @@
 """Input files, how they are cut into blocks, and the bytes of a block.
 
-    files, folders, globs -> expand -> Sources -> cut -> Pieces (what the master leases)
+    files, folders, globs -> expand -> InputFile, each -> cut -> Pieces (what the master leases)
     Piece -> strands -> ranges of its file: one, or 32 spread over it
           -> read_block -> the bytes of the units that begin in it
 

@@ -1,6 +1,6 @@
 """Several files cut into blocks as one; the texts of a block, and its parts for threads.
 
-    Sources -> join -> Joined: a file, or files in sequence, as one InputFile -> cut -> blocks
+    InputFile, each -> join -> Joined: one, or several in sequence, as one -> cut -> blocks
     a block of it -> Joined.files -> the files that it has bytes of       (what a lease contains)
     these -> texts_of -> Ranges -> read_text -> bytes
           -> open_parts -> TextParts: each thread reads one (also of a single file)

@@ -7,7 +7,7 @@
 Owns the layout (docs/sparse_data.md); the header determines a file's length.  Bytes [a, b) of a
 file of B bytes have the rows ceil(a * rows / B) to before ceil(b * rows / B): **the blocks of a
 file partition its rows, wherever it is cut**.  `_matrix.pyx` checks and converts arrays,
-`matrix_writer.py` writes files.  Must not know text.
+`data/matrix_writer.py` writes files.  Must not know text.
 """
 
 from __future__ import annotations

@@ -5,9 +5,8 @@
     driver:... -> this process's own copy, of the pieces that are read
 
 Owns the identity of a copy: the origin's real path, size and time, or a URL's version, and what is
-made of a table.  `host_cache` stores copies, `unpacking` unpacks, `Reading` says how
-tables are read.  Must not
-know blocks.
+made of a table.  `host_cache` stores copies, `unpacking` unpacks, `Reading` says how tables are
+read.  Must not know blocks.
 """
 
 from __future__ import annotations

@@ -6,9 +6,13 @@
 Owns the policy of a loss: `on_node_loss`, before and after forming, in a session or not. Must not
 know how blocks are released (`JobController`) or shards change over (`ReplicationController`).
 
-Two rules hold throughout. A member that may have pushed is fenced before its work is given to
-others: it may only be slow, and its late pushes would be applied twice. A member is removed before
-its work is released, so that nothing is given back to it. `now` is monotonic seconds.
+Two rules hold throughout. The fence of a member that may have pushed is ordered before its work is
+given to others, as it may only be slow. Whether that work also waits until all shards have executed
+the fence is the schedule's to say (`Schedule.needs`): rotations and ranges wait, as two writers of
+a row would tear it, and so do tests, looks and the export. Elsewhere a push that comes late is like
+one that came just before the loss: its block is trained again, so that part counts twice, or it is
+dropped when another worker seals its slot. A member is removed before its work is released, so that
+nothing is given back to it. `now` is monotonic seconds.
 
 The loss of a server or worker that has joined ends the cluster
 

@@ -2,8 +2,9 @@
 
     parts of the core -> Outbox -> list of Effect -> performer.py performs them, in sequence
 
-The sequence is a promise: a `Note` is with the kernel before a `Send` after it leaves, so no peer
-ever knows more than a master that takes over. No I/O.
+The sequence is a promise: a `Note` is with the kernel before a `Send` after it leaves. So no peer
+knows more than a master that takes over after the death of the process. After a power cut one may:
+the journal then lacks the last 0.2 s or so (`journal.SYNC_S`), which nodes report again. No I/O.
 """
 
 from __future__ import annotations

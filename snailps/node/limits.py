@@ -60,13 +60,19 @@ class Limits:
     @classmethod
     def of(cls, request_timeout: float) -> Limits:
         """The limits derived from `request_timeout`, which should be equal in all processes."""
+        # Before the master judges the standby by itself (`STALL_S`), and with time left to act on
+        # it while requests are parked.
         silence_s = min(0.5 * request_timeout, 0.5 * STALL_S)
         return cls(
+            # What is left above each is for its answer to arrive: the caller's own limit would have
+            # ended the request a moment before, in words that do not name the cause.
             reach_s=0.9 * request_timeout,
             parked_s=0.8 * request_timeout,
             silence_s=silence_s,
             stuck_s=0.8 * silence_s,
+            # Pushes are parked for as long, and have to be served afterwards.
             yield_s=min(0.25 * request_timeout, YIELD_S_MAX),
             try_s=min(0.1 * request_timeout, TRY_S_MAX),
+            # The promotion is an order, and a yield that came to nothing may precede it.
             changeover_s=max(request_timeout, 2 * ORDER_S),
         )

@@ -13,8 +13,8 @@ cdef struct Appended:               # a push that was appended before it was don
     uint32_t fragment               # of the first group
 
 
-# Whether a request that changes rows has to wait; then `reply` says for what.  Pulls never wait here.  A change
-# waits while the shard yields, while pinned rows are copied, and while the standby is so slow that more than
+# Whether a request that changes rows has to wait; then `reply` says for what.  A pull never does:
+# at most it waits in the loop, after a push of its own connection that is parked.  A change waits while the shard yields, while pinned rows are copied, and while the standby is so slow that more than
 # STREAM_BYTES_MAX (128 MiB) of frames are unsent.  Below that it is executed at once, and only its reply waits for
 # the standby (`held_until`).  A standby that acknowledges nothing for the silence limit is given up.
 cdef bint must_wait(Context *me, uint8_t kind, Reply *reply) noexcept nogil

@@ -61,7 +61,10 @@ cdef enum:
 # --- what waits ----------------------------------------------------------------------------------
 
 cdef bint must_wait(Context *me, uint8_t kind, Reply *reply) noexcept nogil:
-    """Whether a request that changes rows has to wait; `reply` then says for what.  Pulls never do."""
+    """Whether a request that changes rows has to wait; `reply` then says for what.
+
+    Never a pull.  But the loop parks each frame that comes after a parked push of its connection.
+    """
     if kind != KIND_PUSH and kind != KIND_SEAL and kind != KIND_BACKWARD:
         return False
     if me.primary.yielding:

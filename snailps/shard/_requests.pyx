@@ -260,6 +260,7 @@ cdef Outcome handle(void *context, void **memory, const FrameHeader *head, const
     if head.epoch > me.epoch:
         reply.reason = b"the client's route: the master has not sent it to this server yet"
         return OUTCOME_PARK
+    # Before the fence, which loses nothing by that: what is parked comes here again, and is refused then.
     if me.stream.state != STREAM_NONE and must_wait(me, head.kind, reply):
         return OUTCOME_PARK
     if fences_has(&me.fenced, head.incarnation) and not leaves_out(me.faults, FAULT_NO_FENCE):

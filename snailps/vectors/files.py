@@ -4,8 +4,8 @@
     path -> open_bin -> a fastText model as it is in the file
     path, open file -> identify -> "labelled text: snailps train classifier --input trains with it"
 
-A new format is a line of `FORMATS`.  `fasttext_bin`, `text_files` and `model_file` own what is
-inside a .bin, a text file and an .npz.  Must not know how vectors were trained.
+A new format is a line of `FORMATS`.  `fasttext_bin`, `text_files` and `files/model_file.py` own
+what is inside a .bin, a text file and an .npz.  Must not know how vectors were trained.
 """
 
 from __future__ import annotations

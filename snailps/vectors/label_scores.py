@@ -201,8 +201,8 @@ class LabelScoreSums:
 
 
 class PredictionWeights(NamedTuple):
-    """Weights of a prediction of each line, and of the labels (`LabelPairs.pairs`), with those of
-    their lines.
+    """Weights of a prediction of each line, and of the labels (`LabelPairs.pairs`), multiplied by
+    the weights of their lines.
 
     A prediction counts like its line, or like the largest of the line's labels if that is more:
     one of ``__label__a:3`` is right three times of three.

@@ -12,13 +12,25 @@ ROWS = re.findall(
 )
 FILES = [file for file, _ in ROWS]
 BUILT_ON_IT = {*ROOMS["OPTIONS"], *ROOMS["PRODUCTS"]}
-FEWEST, MOST = 30, 40
-"""Files that are read in two evenings."""
+LINES, ROUNDED = 19_000, 1_000
+"""Lines of all files, as the page says."""
 
 
-def test_page_leads_from_the_frame_to_the_journal():
-    assert FEWEST <= len(FILES) == len(set(FILES)) <= MOST
-    assert (FILES[0], FILES[-1]) == ("transport/frame.py", "master/journal.py")
+def texts_of(file: str) -> list[Path]:
+    """A file of the page, and its `.pxd`, which is read with it."""
+    path = PACKAGE / file
+    return [text for text in sorted({path, path.with_suffix(".pxd")}) if text.is_file()]
+
+
+def test_page_leads_from_the_frame_to_the_checkpoints():
+    assert len(FILES) == len(set(FILES))
+    assert (FILES[0], FILES[-1]) == ("transport/frame.py", "master/checkpoints.py")
+    for page in ("ARCHITECTURE.md", "README.md"):
+        text = (PACKAGE.parent / page).read_text(encoding="utf-8")
+        assert f" {len(FILES)} files" in text, page
+    lines = sum(text.read_text(encoding="utf-8").count("\n") for f in FILES for text in texts_of(f))
+    assert f"some {LINES:,} lines" in (DESIGN / "reading.md").read_text(encoding="utf-8")
+    assert abs(lines - LINES) <= ROUNDED
     assert [file for file in FILES if not (PACKAGE / file).is_file()] == []
     assert [question for _, question in ROWS if not question.endswith("?")] == []
 
@@ -32,6 +44,18 @@ def test_files_of_the_core_import_no_option_or_product():
     assert {room_of(module_name(PACKAGE / file)) for file in FILES} <= INSIDE
     wrong = {line for line, room in lines.items() if room in BUILT_ON_IT}
     assert wrong - {*EXCEPTIONS.splitlines()} == set()
+
+
+def test_each_file_imports_only_files_of_the_page_that_come_before_it():
+    places = {module_name(PACKAGE / file): place for place, file in enumerate(FILES)}
+    later = [
+        f"{file}: {name}"
+        for place, file in enumerate(FILES)
+        for text in texts_of(file)
+        for name in modules_named(text)
+        if max(places.get(part, 0) for part in (name, name.rpartition(".")[0])) > place
+    ]
+    assert later == []
 
 
 def file_named(name: str, package: str) -> str:

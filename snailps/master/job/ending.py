@@ -75,12 +75,12 @@ def figures_of(job: Job, nodes: Mapping[str, float], now: float) -> dict[str, An
         by_schedule["by_round"] = job.round_results.by_round
     else:
         losses += [None] * (epochs - len(losses))
-    known = [loss for loss in losses if loss is not None]
+    measured_losses = [loss for loss in losses if loss is not None]
     moved = nodes.get("bytes_in", 0.0) + nodes.get("bytes_out", 0.0)
     ended_by = job.rules.ended_by or _end(job)
     return {
         **({"bad_lines": metrics.bad_lines} if metrics.bad_lines else {}),
-        **_advice(job, known, ended_by),
+        **_advice(job, measured_losses, ended_by),
         **job.rules.counted,
         **job.tested.figures,
         "ended_by": ended_by,
@@ -89,7 +89,7 @@ def figures_of(job: Job, nodes: Mapping[str, float], now: float) -> dict[str, An
         "train_s": round(seconds, 3),
         "survey_s": round(job.clock.seconds.get("survey", 0.0), 3),
         "wall_s": round(now - job.clock.begun, 3),
-        "train_loss": known[-1] if known else None,
+        "train_loss": measured_losses[-1] if measured_losses else None,
         "loss_by_epoch": losses,
         "progress": round(schedule.progress, 6),
         "epochs": epochs,

@@ -27,7 +27,7 @@ SESSION = "session"
 
 
 class SessionJob:
-    """What journal and checkpoints use, as of a job its `JobRecord`."""
+    """What journal and checkpoints use, like the `JobRecord` of a job."""
 
     unit = "rows"
     goes_on = "the session goes on"

@@ -4,8 +4,8 @@
     Schedule.chunks    -> ChunkPart      ...       chunks.Chunks, of a rotation
     Schedule.checkouts -> CheckoutPart   ...       checkouts.Checkouts, of a rotation
 
-The core must run without an option, so it knows the part by these questions alone.  Whoever adds
-one to a part that the core asks adds it here.
+The core must run without an option, so these protocols are all that it may ask of the part.  To
+ask more, add the method here first.
 """
 
 from __future__ import annotations

@@ -428,8 +428,9 @@ class LeaseService:
     def released(self, member: Member, now: float) -> int:
         """Release the blocks of a worker that is gone, which its fence was ordered for; how many.
 
-        They may be leased before the fence is done where a push that comes late is harmless; a
-        schedule `needs` the fence where it is not (a rotation: two writers of a row).
+        They may be leased before the fence is done where a push that comes late is harmless: like
+        one from just before the loss. A schedule `needs` the fence where it is not (a rotation: two
+        writers of a row; ranges: rows of an earlier pass).
         """
         job = self.job
         if job is None or not job.pass_:

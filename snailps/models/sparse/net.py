@@ -374,8 +374,9 @@ class Net(SparseWorker):
         steps of several workers from about the same weights add up to one step of `batch_size`;
         steps of other optimizers do not grow with gradients.
 
-        Gradients of a few lines are larger than those of `learnt_batch`, of which the optimizer's
-        state knows: where a model goes on, a line of a smaller batch moves it as far as in one.
+        A batch of few lines has larger gradients than a batch of `learnt_batch` lines, to which the
+        optimizer's state is scaled: where a model goes on, a line of a smaller batch moves it as
+        far as in such a one.
         """
         s, count = self.settings, of_batch.stop - of_batch.start
         if block.clock >= 0:

@@ -93,7 +93,7 @@ def _saved(cls: type[SparseModel], s: SparseSettings) -> _SavedState | None:
         check_model_class(cls, kept, said)
         settings = RawConfig.from_mapping(kept, said).build(cls.Settings)
         assert isinstance(settings, SparseSettings)
-        found = _SavedState(
+        saved = _SavedState(
             settings,
             tuple(about.get("classes", ())) if settings.class_num else (),
             tuple(about.get("counts", ())) if settings.class_num else (),
@@ -106,7 +106,7 @@ def _saved(cls: type[SparseModel], s: SparseSettings) -> _SavedState | None:
             f"{said}: continue_from: the file has weights without the state of their optimizer, "
             "from which training cannot go on: train that model with keep_state: always"
         )
-    return found
+    return saved
 
 
 def adopt(cls: type[SparseModel], s: S, explicit: Callable[[str], str | None]) -> S:

@@ -160,6 +160,7 @@ cdef inline uint32_t _index_room(const Slab *slab, const Part *part) noexcept no
     cdef uint64_t early = <uint64_t>(part - slab.parts) & 15
     if part.buckets == <Bucket *>NO_BUCKET:
         return 0
+    # In sixteenths of a row a bucket: 8 slots * 13/16 are 104/16, and `early` takes up to 15/128 of the slots.
     return <uint32_t>min((<uint64_t>part.mask + 1) * (104 - early) >> 4, <uint64_t>ROWS_MAX)
 
 

@@ -24,7 +24,7 @@ from snailps.transport.client._error_feedback cimport Owings
 from snailps.transport.client._request cimport Order, Pool, Request
 
 cdef enum:
-    WINDOW = 1024                   # parts in flight per shard; a power of two
+    WINDOW = 1024                   # parts in flight per shard; a power of two: a part's number ends in its slot
     NO_PART = WINDOW
     KEPT_MAX = 64                   # rooms kept for later parts: 4 MiB a shard
     IN_BYTES = DATA_BODY_MAX + FRAME_HEADER_BYTES + (256 << 10)

@@ -15,8 +15,9 @@
 # through the function pointers of `Loop`.
 #
 # Invariants:
-#   * Parked pushes of a connection keep their order.  A shard skips a push that is not above its sender's mark,
-#     so a push that overtook an earlier one would make the shard drop the earlier one as a repetition.
+#   * Nothing overtakes a parked push of its connection: each later frame, a pull too, is parked after it.  A shard
+#     skips a push that is not above its sender's mark, so a push that overtook an earlier one would make the shard
+#     drop the earlier one as a repetition.  A parked pull keeps no order: a later push may overtake it.
 #   * A frame is handled only if DATA_BODY_MAX bytes of output are free: a handler can always write its reply.
 #   * Nothing here blocks.  What cannot go on is parked, held, or stuck, with a deadline that `_timers` checks.
 from libc.stdint cimport uint32_t, uint64_t

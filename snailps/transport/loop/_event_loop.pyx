@@ -193,6 +193,7 @@ cdef void _handle(Loop *loop, Conn *conn, const FrameHeader *head,
         return
     reply.reason = BEHIND
     reply.limit_s = 0
+    # A pull waits, too: it has to see the pushes that its client sent before it.
     if conn.parked_pushes == 0 and _attempt(loop, conn, head, body, &reply):
         return
     if not _park(&loop.parking, conn, head, body, reply.reason, loop.now,
@@ -385,6 +386,9 @@ cdef bint _retry(Loop *loop, Conn *conn, Parked *place) noexcept nogil:
 
 cdef void _retry_parked(Loop *loop) noexcept nogil:
     """Tries every parked request again, oldest first; a request past its deadline is refused.
+
+    All of them, whatever came: what a request waits for (a route, a clock, the standby) is known to the
+    handler alone, which looks at it anew.
 
     `Conn.blocked` is set for the rest of the walk when a push of the connection stays parked: nothing of
     that connection may overtake it.

@@ -6,7 +6,8 @@
 #
 # The handler appends frames, alone knows what they mean, and says which replies wait (`hold_until`).  Must not
 # know sockets or a clock: the loop moves the two buffers and gives the time (`_event_loop.pyx`); its thread is the
-# only one here.  Nothing blocks: too much in `out` makes pushes wait (`stream_is_full`), never pulls.
+# only one here.  Nothing blocks: too much in `out` makes pushes wait (`stream_is_full`), and with
+# them what comes after them on their connections.  No other pull waits, but for one at a clock.
 #
 # What if the standby is late?  Replies to pushes wait in `held`, each a record of a few bytes, while pulls go on;
 # beyond STREAM_BYTES_MAX pushes are parked; after the loop's silence limit the stream is LOST.  With `sync`, a
