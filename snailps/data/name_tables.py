@@ -2,7 +2,7 @@
 
     TableFile, Reading -> lines_of -> CSV lines, which `name_columns` reads
 
-Columns are chosen by their names (``user_id``), or else in their order, as of a table in memory.
+Columns are chosen by their names (``user_id``), or else in their order, as in a table in memory.
 Must not know how a format is parsed (formats/), or models.
 """
 
