@@ -103,6 +103,7 @@ _HOMES = {
     "estimators": estimators.__all__,
 }
 
+registry.MODELS.append("snailps.models.")
 registry.OPTIONS.update(
     {
         "ranges": "snailps.master.leases.ranges",

@@ -1,4 +1,4 @@
-"""What the core finds by name, because it must not import it: options, and readers of tables.
+"""What the core knows by name, because it must not import it: options, readers of tables, models.
 
     snailps/__init__.py -> OPTIONS: name -> module        named("tables") -> that module
 
@@ -15,6 +15,8 @@ from snailps.errors import ConfigError
 
 OPTIONS: dict[str, str] = {}
 """Module of each option; `snailps/__init__.py` fills it."""
+MODELS: list[str] = []
+"""What names of modules with models begin with, which any file may name; filled likewise."""
 
 
 def named(option: str) -> Any:

@@ -123,9 +123,8 @@ def rooms_of(module: str) -> set[str]:
 
 
 def room_of(module: str) -> str:
-    """The room of a module of snailps, with or without ``snailps.`` before it."""
-    (room,) = rooms_of(module.removeprefix("snailps").lstrip(".") or "__init__")
-    return room
+    """The room of a module of snailps, with or without ``snailps.`` before it; "?": none has it."""
+    return next(iter(rooms_of(module.removeprefix("snailps").lstrip(".") or "__init__")), "?")
 
 
 PAGES = {

@@ -22,6 +22,7 @@ from typing import TypeVar
 
 from snailps.config.fields import current_folder
 from snailps.errors import ConfigError, explain, is_own_code, place_of
+from snailps.registry import MODELS
 
 T = TypeVar("T")
 
@@ -92,12 +93,13 @@ OF_SESSION = (
 def admit(path: str, where: str, modules: Collection[str], cure: str = OF_FILE) -> None:
     """Import the module of a class that a file or a cluster names, if `modules` allows it.
 
-    Modules of snailps need no entry in `modules`.  The current folder is not searched, unless
-    Python does so anyway.  `ConfigError` for any other module; `cure` is the end of its message.
+    Models of snailps need no entry in `modules`.  The current folder is not searched, unless Python
+    does so anyway.  `ConfigError` for any other module; `cure` is the end of its message.
     """
     name = path.partition(":")[0]
-    is_of_snailps = name.startswith("snailps.")
-    if not is_of_snailps and name not in ([modules] if isinstance(modules, str) else modules):
+    if not name.startswith(tuple(MODELS)) and name not in (
+        [modules] if isinstance(modules, str) else modules
+    ):
         raise ConfigError(f"{where}: {path} is a class of your own, and {cure.format(module=name)}")
     _imported(name, f"{where}: {path}")
 

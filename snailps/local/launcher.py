@@ -273,9 +273,8 @@ class Launcher:
         self, own: Mapping[str, str], pipes: contextlib.ExitStack, give_up: Callable[[], bool]
     ) -> IO[bytes]:
         """Start a master; return the pipe to which it will write its address."""
-        if (
-            self._life.drivers_work
-        ):  # only processes of this user can connect, so any module is allowed
+        if self._life.drivers_work:
+            # Only processes of this user can connect, so any module is allowed.
             own = {"modules": "*", **own}
         ready, ready_write = managed_pipe(pipes)
         more: dict[str, Any] = {
@@ -300,9 +299,8 @@ class Launcher:
         self, role: str, pipe: IO[bytes], give_up: Callable[[], bool] = lambda: False
     ) -> None:
         own = {"master_addr": self.address}
-        if (
-            role == "worker" and self._life.drivers_work
-        ):  # the master takes source of its driver only
+        if role == "worker" and self._life.drivers_work:
+            # The master takes source of its driver only.
             own["accept_source"] = "true"
         if self.address:
             self.send_settings(role, pipe, own, give_up)

@@ -2,29 +2,28 @@
 
     manifest of a candidate, record -> check_same, check_rows -> ConfigError, or nothing
 
-A checkpoint of the same job has the same class, settings but `MAY_DIFFER`, and input files. Rows of
-whichever job need the same fragments, and access methods that are admitted. Runs beside the loop.
+A checkpoint of the same job has the same class, input files, and settings but `RESUMED_WITH`. Rows
+of any job need the same fragments, and access methods that are admitted. Runs beside the loop.
 """
 
 from __future__ import annotations
 
 from snailps.api.tables import Table
-from snailps.config import CHECKPOINT_SETTINGS
 from snailps.config.fields import settings_of
 from snailps.errors import ConfigError
+from snailps.master.job.record import MAY_DIFFER
 from snailps.master.job.session import Record, SessionJob
 from snailps.master.membership import Membership
 from snailps.master.services import Candidate
 
 SHOWN_CHARS = 60
 """Length to which a setting is cut in an error."""
-MAY_DIFFER = {
-    *CHECKPOINT_SETTINGS,
-    "input", "output", "test", "formats", "scratch_dir", "scratch_bytes", "epochs", "max_steps",
-    "max_seconds", "target_loss", "rounds", "target", "deadline", "learnt",
+RESUMED_WITH = {
+    *MAY_DIFFER,
+    "input", "output", "test", "formats", "epochs", "max_steps", "max_seconds", "target_loss",
+    "rounds", "target", "deadline",
 }  # fmt: skip
-"""Settings that may differ when a job resumes. Instead of `input`, from which `learnt` follows, the
-files found are compared."""
+"""Settings that may differ when a job resumes. Instead of `input` the files found are compared."""
 
 
 class CheckpointMatch:
@@ -33,7 +32,7 @@ class CheckpointMatch:
 
     def check_same(self, record: Record, candidate: Candidate) -> None:
         """Refuse the checkpoint of another job."""
-        saved, present = candidate.manifest.job, record.identity(MAY_DIFFER)
+        saved, present = candidate.manifest.job, record.identity(RESUMED_WITH)
         # A checkpoint of an earlier version lacks newer settings, which have no effect while they
         # are empty, and may have values of settings that this job does not read: neither makes
         # another job of it, and a value that is not read could not be given to match.

@@ -30,7 +30,7 @@ from snailps.config import CheckpointSettings
 from snailps.dataclass import dataclass, field
 from snailps.errors import CheckpointError, SnailError, explain
 from snailps.master.broadcast import Broadcast
-from snailps.master.checkpoint_match import MAY_DIFFER, CheckpointMatch
+from snailps.master.checkpoint_match import RESUMED_WITH, CheckpointMatch
 from snailps.master.effects import Outbox
 from snailps.master.events import Answer
 from snailps.master.job.session import Record
@@ -512,7 +512,7 @@ class CheckpointController:
         """State of the job at this clock, and its description for the manifest."""
         state = record.dump(now, clock=clock)
         share = record.schedule.plan.share(state.done)
-        about = {**record.identity(MAY_DIFFER), "progress": share, "units": state.units}
+        about = {**record.identity(RESUMED_WITH), "progress": share, "units": state.units}
         about |= {
             "counts": record.unit,
             "settings": outward(record.plain_settings(), without_secrets),

@@ -21,7 +21,6 @@ from pathlib import Path
 from snailps.api.tables import Table
 from snailps.api.worker import Worker
 from snailps.config import (
-    CHECKPOINT_SETTINGS,
     JobSettings,
     MasterSettings,
 )
@@ -30,10 +29,11 @@ from snailps.config.output import absolute, refuse_existing, refuse_folders, ref
 from snailps.errors import ConfigError
 from snailps.master.checkpoint_files import newest_of
 from snailps.master.effects import Fact
+from snailps.master.job.record import MAY_DIFFER
 from snailps.master.job.recovery import Recovered
 from snailps.master.job.session import Record
 from snailps.master.journal import Journal
-from snailps.master.life import COMMAND, Life
+from snailps.master.life import Life
 from snailps.store.route import Route
 from snailps.transport.sockets import is_there
 
@@ -41,9 +41,6 @@ log = logging.getLogger(__name__)
 
 FORMAT = 4
 """Version of the facts in a journal and of their meaning; another one is refused, never guessed."""
-_MAY_DIFFER = {*CHECKPOINT_SETTINGS, "scratch_dir", "scratch_bytes", "learnt"}
-"""Settings of a job that concern the master alone, and may differ when it is started again; and
-`learnt`, which follows from the input once that is opened."""
 
 
 def journal_path(settings: MasterSettings, record: Record) -> Path | None:
@@ -68,9 +65,7 @@ def first_fact(cluster_id: int, record: Record, frag_num: int, begun: float) -> 
     return Fact("cluster", about)
 
 
-def unended(
-    journal: Journal, record: Record, frag_num: int, life: Life = COMMAND
-) -> Recovered | None:
+def unended(journal: Journal, record: Record, frag_num: int, life: Life) -> Recovered | None:
     """Lock a journal, and read the run that is to be taken over; None: a new run begins. SnailError
     if the journal is in use, damaged, or of another job or version that still runs."""
     exists = journal.take()
@@ -159,4 +154,4 @@ def named_sources(settings: JobSettings) -> list[str]:
 
 
 def _identity(record: Record, frag_num: int) -> dict[str, str]:
-    return {"frag_num": str(frag_num), **record.identity(_MAY_DIFFER)}
+    return {"frag_num": str(frag_num), **record.identity(MAY_DIFFER)}

@@ -60,13 +60,13 @@ class Layers:
         labels: Floats,
         weights: Floats,
         gradients: Mapping[str, Floats],
-        out_of: float = 0.0,
+        out_of: float,
     ) -> tuple[float, float, Floats]:
         """Write the gradients of all parameters to `gradients`.
 
         Returns the weighted sum of losses, the sum of weights, and dL/dZ.  L is the mean loss of a
         batch: these m examples may be a part of it, so the sum is divided by `out_of`, the sum of
-        the whole batch's weights (0: of these), and gradients of parts add up.  Empty `weights`
+        the whole batch's weights, and gradients of parts add up.  Empty `weights`
         mean ones.
         """
         outputs = self._forward(z, parameters)
@@ -75,9 +75,8 @@ class Layers:
         if len(weights):
             loss, delta = loss * weights, delta * weights[:, None]
             weight = float(weights.sum(dtype=np.float64))
-        total = out_of or weight
-        if total > 0:
-            delta *= np.float32(1 / total)
+        if out_of > 0:
+            delta *= np.float32(1 / out_of)
         biases = [delta.sum(axis=0)]
         for number, name in reversed([*enumerate(self.names[:-1])]):
             np.matmul(outputs[number].T, delta, out=gradients[name])

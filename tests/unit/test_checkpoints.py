@@ -18,6 +18,7 @@ from snailps.errors import CheckpointError, ClusterError, ConfigError, Connectio
 from snailps.master.broadcast import Broadcast
 from snailps.master.checkpoint_files import CheckpointFiles, newest_of
 from snailps.master.checkpoints import LATE_S, STALL_S, CheckpointController, Hooks
+from snailps.master.job.ending import end_pass
 from snailps.master.job.job import Job
 from snailps.master.job.record import JobRecord
 from snailps.master.job.state import JobState
@@ -416,6 +417,22 @@ def test_settings_without_effect_make_no_other_job(world, tmp_path):
     opened = checkpoint_of(job, bucket="2000000")
     del opened.candidates[0].manifest.job["column"]
     world.controller.check_opened(job, opened)
+
+
+@each("model", ["snailps.models.sparse.net:Net", "snailps.models.sparse.linear:Linear"])
+def test_settings_that_follow_from_counts_make_no_other_job(world, tmp_path, model):
+    """A job whose export fails saves after they are known; the next run, which exports, has none.
+    Versions before had no `learnt_batch`."""
+    job = job_of(tmp_path, worker_class=model, output="x")
+    begun = job.identity(())
+    job.job.pass_, job.job.metrics.units = "train", 1000
+    job.job.metrics.counts = {"5": 3.0, **({"batches": 10.0} if model.endswith("Net") else {})}
+    end_pass(job.job, 200.0)
+    assert "5" in job.job.settings.encoding
+    assert job.identity(()) == begun
+    opened = checkpoint_of(job)
+    opened.candidates[0].manifest.job.pop("learnt_batch", None)
+    world.controller.check_opened(job_of(tmp_path, worker_class=model, output="x"), opened)
 
 
 def test_what_an_input_tells_is_not_said_of_another_input(world, tmp_path):

@@ -7,9 +7,11 @@ import pytest
 
 from snailps.data._examples import Examples
 from snailps.data.encoding import LIMIT, Encoding
+from snailps.models.mlp.settings import MlpSettings
 from snailps.models.sparse.batch import batch_reader
 from snailps.models.sparse.clipping import counts_of, judged, names_of_keys
 from snailps.models.sparse.linear import LinearSettings
+from snailps.models.sparse.net import NetSettings
 
 SCALED = replace(
     Encoding().with_columns([0, 1], [1, 2.0**-4], [0, 300]), labels=(0.0, 1.0), is_measured=True
@@ -67,3 +69,21 @@ def test_rows_of_all_columns_are_cut_as_others_are():
     assert cut.bounded_rows(rows).tolist() == [[1e9, 300 + 16 * LIMIT], [3, 310]]
     assert cut.bounded(examples(rows.tolist())).values.tolist() == [1e9, 300 + 16 * LIMIT, 3, 310]
     assert SCALED.bounded_rows(rows) is rows
+
+
+@pytest.mark.parametrize("kind", [MlpSettings, NetSettings])
+@pytest.mark.parametrize(
+    ("given", "size"),
+    [
+        ({}, 100),  # 1,000 examples in 10 steps
+        ({"batch_size": 64}, 64),  # some were trained under a version that counted no steps
+        ({"batch_size": 64, "consistency": "bsp"}, {MlpSettings: 64, NetSettings: 100}),
+        ({"continue_from": "x.npz", "learnt_batch": 300}, 300),
+        ({"continue_from": "x.npz", "learnt_batch": 60}, 100),
+        ({"continue_from": "x.npz"}, 0),  # of a version that did not say
+    ],
+)
+def test_model_says_the_largest_mean_batch_that_it_has_learnt_with(kind, given, size):
+    wanted = size[kind] if isinstance(size, dict) else size
+    settings = kind(**given)
+    assert judged(settings, {"batches": 10.0}, 1000).settings.learnt_batch == wanted

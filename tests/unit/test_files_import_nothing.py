@@ -311,8 +311,9 @@ def test_checkpoint_imports_a_module_that_its_reader_names(looks, monkeypatch):
     assert looks.wanted == ["evil"]
 
 
-def test_class_of_the_package_needs_no_entry_wherever_its_module_is():
-    """The core does not know which packages have models: `filtering` has one, too."""
-    admit("snailps.filtering.worker:Filter", "a file", [])
+@pytest.mark.parametrize("module", ["snailps.cli.entry", "snailps.filtering.worker", "snailpsx"])
+def test_file_may_name_models_of_the_package_and_nothing_else_of_it(module):
+    """A stranger's file decides what is named: the package has modules that are no models."""
+    admit("snailps.models.word_vectors:WordVectors", "a file", [])
     with pytest.raises(ConfigError, match="Evil is a class of your own"):
-        admit("snailpsx.models:Evil", "a file", [])
+        admit(f"{module}:Evil", "a file", [])

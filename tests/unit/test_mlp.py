@@ -1,6 +1,7 @@
 """models.mlp: gradients, steps, files of multilayer perceptrons; models.parameters."""
 
 import itertools
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import numpy as np
@@ -17,6 +18,7 @@ from snailps.api.worker import Results
 from snailps.config import JobSettings
 from snailps.errors import ConfigError, DataError, ModelFileError, NotFinite
 from snailps.files.blocks import InputFile
+from snailps.files.model_file import HEADER
 from snailps.master.job.input import JobInput
 from snailps.models.mlp import Mlp, MlpSettings, files, read_npz
 from snailps.models.mlp.model import figures_of_test, trained_steps
@@ -248,14 +250,37 @@ def test_micro_batches_weigh_as_all_of_their_clock(settings):
 
 
 def test_line_of_a_small_batch_moves_a_continued_net_as_far_as_in_one_it_has_learnt_with(settings):
-    """Of 100 lines a step so far: a step of 7, of 28 in four parts, of 100, weights of 2."""
-    with Setup(settings(batch_size=28, learnt_batch=100)) as net:
+    """Of 100 lines a step so far: a step of 7, of 25 in the last of bsp, of 120, weights of 2."""
+    with Setup(settings(batch_size=128, learnt_batch=100)) as net:
         assert net.out_of(net.block(0), 7, NONE) == 100
         assert net.out_of(net.block(0), 120, NONE) == 120
         assert net.out_of(net.block(0), 7, np.full(7, 2, np.float32)) == 200
+    s = settings(consistency="bsp", batch_size=28, micro_batches=4, learnt_batch=27)
+    with Setup(s) as net:
+        assert net.out_of(net.block(16, terms=Step(4, 0, 4)), 7, NONE) == 27
+
+
+def test_smaller_batches_that_a_user_sets_take_full_steps(settings):
+    """28 lines are a whole batch then, though the net has learnt 100 a step."""
+    with Setup(settings(batch_size=28, learnt_batch=100)) as net:
+        assert net.out_of(net.block(0), 28, NONE) == 28
+        assert net.out_of(net.block(0), 7, NONE) == 28
     s = settings(consistency="bsp", batch_size=28, micro_batches=4, learnt_batch=100)
     with Setup(s) as net:
-        assert net.out_of(net.block(0, terms=Step(0, 0, 4)), 7, NONE) == 100
+        assert net.out_of(net.block(0, terms=Step(0, 0, 4)), 7, NONE) == 28
+
+
+@pytest.mark.parametrize("given", [{}, {"learnt": 50}, {"learnt_batch": 30}])
+def test_what_a_net_has_learnt_comes_from_its_file_unless_it_is_given(tmp_path, monkeypatch, given):
+    of_file = {"learnt": "500", "learnt_batch": "100"}
+    held = SimpleNamespace(members={f"{HEADER}.npy"}, settings=lambda: of_file)
+    where = "snailps.models.mlp.model"
+    monkeypatch.setattr(f"{where}.opened_model", lambda settings: nullcontext(held))
+    monkeypatch.setattr(f"{where}.adopted", lambda settings: settings)
+    wanted = MlpSettings(input=(str(tmp_path / "x"),), continue_from="before.npz", **given)
+    found = Mlp.adopt(wanted, {name: str(value) for name, value in given.items()}.get)
+    expected = {"learnt": 500, "learnt_batch": 100, **given}
+    assert {name: getattr(found, name) for name in expected} == expected
 
 
 @pytest.mark.parametrize(("workers", "size"), [(1, 4), (2, 2), (9, 1)])

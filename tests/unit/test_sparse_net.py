@@ -81,6 +81,15 @@ def test_line_of_a_small_batch_moves_a_continued_net_as_far_as_before(
     )
 
 
+@pytest.mark.parametrize("method", ["adagrad", "sgd", "adam"])
+def test_smaller_batches_that_a_user_sets_take_full_steps(method):
+    """3 lines are a whole batch then, though the net has learnt 20 a step; 2 are not."""
+    net = Net(NetSettings(optimizer=method, batch_size=3, learnt_batch=20), 1)
+    block, plain = held_block(terms=None), np.zeros(0, np.float32)
+    assert net._out_of(block, plain, 5, slice(0, 3)) == 3
+    assert net._out_of(block, plain, 5, slice(3, 5)) == 3
+
+
 # --- the dense layers ----------------------------------------------------------------------------
 
 
@@ -97,11 +106,12 @@ def test_gradients_are_those_of_the_loss(loss, activation, hidden):
     shapes = {tensor.name: tensor.shape for tensor in layers.tensors(access="sgd", lr=1.0)}
     parameters = {name: rng.normal(size=shape) for name, shape in shapes.items()}
     gradients, unused = ({name: np.empty(shapes[name]) for name in shapes} for _ in range(2))
+    of_all = float(weights.sum())
 
     def mean_loss():
-        return layers.step(z, parameters, labels, weights, unused)[0] / weights.sum()
+        return layers.step(z, parameters, labels, weights, unused, of_all)[0] / of_all
 
-    _, weight, dz = layers.step(z, parameters, labels, weights, gradients)
+    _, weight, dz = layers.step(z, parameters, labels, weights, gradients, of_all)
     assert weight == pytest.approx(weights.sum())
     for array, gradient in [(z, dz), *((parameters[name], gradients[name]) for name in shapes)]:
         assert gradient.shape == array.shape
@@ -120,7 +130,7 @@ def test_extreme_scores_give_finite_losses_and_gradients():
     z = np.array([[1e30, -1e30], [500, -500]], np.float32)
     parameters = {"dense1": np.full((2, 1), 1e4, np.float32), "biases": np.zeros(3, np.float32)}
     gradients = {name: np.full_like(of_it, np.nan) for name, of_it in parameters.items()}
-    loss, _, dz = layers.step(z, parameters, np.zeros(2, np.float32), np.empty(0), gradients)
+    loss, _, dz = layers.step(z, parameters, np.zeros(2, np.float32), np.empty(0), gradients, 2)
     assert np.isfinite(loss)
     assert all(np.isfinite(one).all() for one in (dz, *gradients.values()))
 

@@ -2,10 +2,10 @@
 
     raw settings -> load -> class -> ask -> ModelClass -> the run, its beginning, its figures
 
-In the master's loop nothing calls a method of the model's class that computes: it may take seconds
-or raise. So the answers are values, made anew only when the model has measured its input
-(`beginning.py`). Methods whose result depends on the run (`rotation`, `counted`, `file_sizes`)
-are called where that is needed.
+A method of a user's class may raise, or take seconds. So what it says by its settings is a value,
+made anew only when the model has measured its input (`beginning.py`). Methods whose result depends
+on the run are called where that is needed: `file_sizes` beside the master's loop, `rotation`,
+`range_passes` and `counted` in it, as they are to compute from a summary and a few sums.
 """
 
 from __future__ import annotations

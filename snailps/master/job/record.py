@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from snailps.api.tables import Table, Tensor
 from snailps.api.traits import Adopted, trait_of
-from snailps.config import JobSettings, to_mapping
+from snailps.config import CHECKPOINT_SETTINGS, JobSettings, to_mapping
 from snailps.dataclass import replace
 from snailps.errors import CheckpointError, ConfigError, explain
 from snailps.master.job.job import Job
@@ -31,6 +31,10 @@ from snailps.master.leases import CLOCKS_AHEAD, Schedule
 from snailps.master.leases.schedule import NO_RECORDS
 from snailps.outward import without_secrets
 from snailps.transport import messages
+
+MAY_DIFFER = {*CHECKPOINT_SETTINGS, "scratch_dir", "scratch_bytes", "learnt", "learnt_batch"}
+"""Settings that make no other job of it: of the master alone, or, `learnt` and `learnt_batch`, from
+the input and the continued file, which are compared by themselves."""
 
 
 class JobRecord:
@@ -83,7 +87,7 @@ class JobRecord:
         Without passwords and signatures of addresses: these may change, and others read files that
         contain this.
         """
-        settings = to_mapping(self.job.settings)
+        settings = to_mapping(self.job.rules.settings_before or self.job.settings)
         present = {n: without_secrets(text) for n, text in settings.items() if n not in may_differ}
         return {"worker_class": self.job.model.path, **present}
 

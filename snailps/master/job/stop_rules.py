@@ -1,7 +1,7 @@
 """Why a training ends before its last block, if it does.
 
     losses, counts -> check_loss, judge -> diverged, refused: the job fails
-    units, losses, seconds -> limit, reach -> ended_by: the model is saved
+    units, losses, seconds -> enough, reach -> ended_by: the model is saved
 
 `job.py` reports what comes, `controller.py` acts. Must not know leases; `max_steps` and `epochs`
 are bounds of the schedule, and no rules.
@@ -30,6 +30,9 @@ class StopRules:
         # not count, so that the end depends on no speed. -1: none has.
         self.reached, self.reached_in = "", -1
         self.counted: Mapping[str, Any] = {}  # figures that the model makes of its counts
+        # The job is known by the settings that it was given, not by those that follow from counts:
+        # the next run has none, and must find the checkpoint of this one. None: still the same.
+        self.settings_before: JobSettings | None = None
         self.is_judged = False  # counts were judged after the first epoch
         self._losses: LossWatch | None = None  # of the training, once there is a loss
 
@@ -58,7 +61,7 @@ class StopRules:
     def finish(self, model: ModelClass, settings: JobSettings, metrics: PassMetrics) -> JobSettings:
         """Judge the counts of the whole pass; returns the settings that follow from them."""
         counted = judge_counts(model.cls, settings, metrics.counts, metrics.units)
-        self.counted = counted.figures
+        self.counted, self.settings_before = counted.figures, settings
         self.refused = self.refused or counted.refused
         return counted.settings
 

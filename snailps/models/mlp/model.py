@@ -100,11 +100,12 @@ class Mlp(Worker, Adopted, Cut, Surveyed, Limited, Reported):
 
     @classmethod
     def adopt(cls, settings: MlpSettings, explicit: Callable[[str], str | None]) -> JobSettings:
-        if settings.continue_from and explicit("learnt") is None:
+        names = [name for name in ("learnt", "learnt_batch") if explicit(name) is None]
+        if settings.continue_from and names:
             with opened_model(settings) as model:
                 said = model.settings() if f"{HEADER}.npy" in model.members else {}
-            learnt, batch = (int(said.get(name, 0)) for name in ("learnt", "learnt_batch"))
-            settings = replace(settings, learnt=learnt, learnt_batch=batch)
+            of_file: dict[str, Any] = {name: int(said.get(name, 0)) for name in names}
+            settings = replace(settings, **of_file)
         return adopted(settings)
 
     @classmethod
@@ -333,8 +334,9 @@ class Mlp(Worker, Adopted, Cut, Surveyed, Limited, Reported):
     def _out_of(self, block: Block, labels: int, weights: Floats) -> float:
         """Divisor of a part's gradients: the sum of the weights of its batch.
 
-        With clocks, of all micro-batches of its clock.  Where a model goes on, a line of a smaller
-        batch than `learnt_batch` moves it as far as in one: the optimizer's state is of those.
+        With clocks, of all micro-batches of its clock.  Lines may be fewer than a batch, and their
+        mean gradient is larger: where a model goes on, each of them moves it as far as in the
+        batches that it has learnt with, or as in `batch_size`, if the user has made that smaller.
         """
         if block.clock < 0:
             weight = float(weights.sum(dtype=np.float64)) if len(weights) else float(labels)
@@ -343,7 +345,8 @@ class Mlp(Worker, Adopted, Cut, Surveyed, Limited, Reported):
             parts, counts = range(first, first + block.slots), self._part_counts
             labels = sum(counts[number % len(counts)] for number in parts)
             weight = sum(map(self._weight_of, parts))
-        return weight * max(1.0, self.settings.learnt_batch / max(1, labels))
+        whole = min(self.settings.learnt_batch, self.settings.batch_size)
+        return weight * max(1.0, whole / max(1, labels))
 
     def _weight_of(self, number: int) -> float:
         """Sum of the weights of a block's examples, in a job with clocks."""

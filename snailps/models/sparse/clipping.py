@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snailps.api.counting import COUNT, Counted
+from snailps.config.consistency import steps_of
 from snailps.data._examples import hash_bytes
 from snailps.data.columns import ColumnKind, columns_of
 from snailps.data.encoding import LIMIT, Encoding
@@ -50,10 +51,8 @@ def judged(
 ) -> Counted:
     """Have predictions clip as the training did; refuse a job that clipped too many values."""
     counts = dict(counts)
-    if batches := counts.pop(BATCHES.removeprefix(COUNT), 0):
-        size = max(getattr(settings, "learnt_batch", 0), round(units / batches))
-        more: dict[str, Any] = {"learnt_batch": size}  # of networks alone
-        settings = replace(settings, **more)
+    if batches := counts.pop(BATCHES.removeprefix(COUNT), 0):  # of networks alone
+        settings = _with_batch(settings, round(units / batches))
     if not counts:
         return Counted(settings)
     encoding, names = Encoding.of_text(settings.encoding), _names_in(settings)
@@ -72,6 +71,18 @@ def judged(
         )
     made = replace(settings, encoding=replace(encoding, clipped=clipped).text)
     return Counted(made, {"clipped": figures}, refused)
+
+
+def _with_batch(settings: Any, size: int) -> Any:
+    """Settings of a network whose steps had `size` examples each in this training."""
+    before = settings.learnt_batch
+    if settings.continue_from and not before:  # its file does not say, and this is a part
+        return settings
+    # With bsp a step of a sparse net is of whole blocks, of whatever size.
+    if not (isinstance(settings, SparseSettings) and steps_of(settings).are_sums):
+        # After a checkpoint of an earlier version its examples count, and its steps do not.
+        size = min(size, settings.batch_size)
+    return replace(settings, learnt_batch=max(before, size))
 
 
 def names_of_keys(names: Sequence[str], hash_bits: int) -> dict[int, str]:

@@ -374,18 +374,19 @@ class Net(SparseWorker):
         steps of several workers from about the same weights add up to one step of `batch_size`;
         steps of other optimizers do not grow with gradients.
 
-        A batch of few lines has larger gradients than a batch of `learnt_batch` lines, to which the
-        optimizer's state is scaled: where a model goes on, a line of a smaller batch moves it as
-        far as in such a one.
+        Lines may be fewer than a batch, and their mean gradient is larger.  So where a model goes
+        on, each of them moves it as far as in the batches that it has learnt with, or as in a batch
+        of `batch_size`, if the user has made that smaller.
         """
         s, count = self.settings, of_batch.stop - of_batch.start
         if block.clock >= 0:
             parts, lines, weight = 1.0, block.slots * examples, _weight(weights, examples)
-            weight *= block.slots
+            weight, whole = weight * block.slots, s.learnt_batch
         else:
             parts = min(s.batch_size / count, self.workers) if s.method == "sgd" else 1.0
             lines, weight = count, _weight(weights[of_batch], count)
-        return weight * max(parts, s.learnt_batch / max(1, lines))
+            whole = min(s.learnt_batch, s.batch_size)
+        return weight * max(parts, whole / max(1, lines))
 
     def _step(
         self, way: Way, batch: Batch, edge: tuple[int, int], weights: Vector, out_of: float
