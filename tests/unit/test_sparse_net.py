@@ -75,10 +75,10 @@ def test_line_of_a_small_batch_moves_a_continued_net_as_far_as_before(
     net.workers = workers
     block = held_block(terms=Step(clock, slots=4))
     plain = np.zeros(0, np.float32)
-    assert net._out_of(block, plain, 5, slice(0, 3)) == pytest.approx(by_hand)
-    assert net._out_of(block, np.full(5, 2, np.float32), 5, slice(0, 3)) == pytest.approx(
-        2 * by_hand
-    )
+    out_of = net._out_of
+    assert out_of(block, plain, 5, slice(0, 3)) == pytest.approx(by_hand)
+    twice = np.full(5, 2, np.float32)
+    assert out_of(block, twice, 5, slice(0, 3)) == pytest.approx(2 * by_hand)
 
 
 @pytest.mark.parametrize("method", ["adagrad", "sgd", "adam"])
@@ -86,8 +86,8 @@ def test_smaller_batches_that_a_user_sets_take_full_steps(method):
     """3 lines are a whole batch then, though the net has learnt 20 a step; 2 are not."""
     net = Net(NetSettings(optimizer=method, batch_size=3, learnt_batch=20), 1)
     block, plain = held_block(terms=None), np.zeros(0, np.float32)
-    assert net._out_of(block, plain, 5, slice(0, 3)) == 3
-    assert net._out_of(block, plain, 5, slice(3, 5)) == 3
+    out_of = net._out_of
+    assert [out_of(block, plain, 5, slice(*of)) for of in ((0, 3), (3, 5))] == [3, 3]
 
 
 # --- the dense layers ----------------------------------------------------------------------------
