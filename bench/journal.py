@@ -36,6 +36,7 @@ from snailps.master.job.present import JobHooks
 from snailps.master.job.record import JobRecord
 from snailps.master.job.state import pack
 from snailps.master.journal import Journal
+from snailps.master.life import COMMAND
 from snailps.master.member import Member
 from snailps.master.membership import Membership
 from snailps.master.phases import JobPhase, Reach
@@ -211,7 +212,7 @@ def take_over(folder, settings=None):
     """Reads and replays a journal as a starting master does; seconds of each step, memory."""
     begin, cpu = time.perf_counter(), time.process_time()
     side = Side(folder, settings or {})
-    past = unended(side.journal, JobRecord(side.job), FRAG_NUM)
+    past = unended(side.journal, JobRecord(side.job), FRAG_NUM, COMMAND)
     if past is None:
         raise SystemExit("there is no run to take over")
     count = len(past.facts)
