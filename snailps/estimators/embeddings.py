@@ -26,6 +26,7 @@ from snailps.estimators.corpus import is_path, paths_of, refuse_names_of_files
 from snailps.estimators.display import SpoolDisplay
 from snailps.estimators.jobs import FinishedJob
 from snailps.models.embeddings import files, kge, mf, ranking, warm_start
+from snailps.models.embeddings.factor_losses import rating_figures
 from snailps.models.embeddings.held_out import TIMED
 from snailps.models.embeddings.queries import (
     Answers,
@@ -677,7 +678,7 @@ class MatrixFactorization(NameEstimator, settings=MfSettings, fixed=KEEPS_STATE)
         if hasattr(X, "tocoo"):  # an answer for each entry, so duplicates are not added up here
             entries = X.tocoo()
             X = np.column_stack((entries.row, entries.col))
-        ids, _ = self._numbered(X, needs_all=not model.settings.predicts)
+        ids, _ = self._numbered(X, needs_all=model.loss.ranks)
         return model.scores(ids)
 
     def recommend(
@@ -827,18 +828,17 @@ class MatrixFactorization(NameEstimator, settings=MfSettings, fixed=KEEPS_STATE)
             Loss "squared" lacks values; or no row remains for a ranking.
         """
         model = self.factors_
-        rated = model.settings.predicts
-        ids, values = self._numbered(X, y, finds_values=True, choices=not rated)
+        ids, values = self._numbered(X, y, finds_values=True, choices=model.loss.ranks)
         good = (ids >= 0).all(0)
         unknown = {"unknown": int((~good).sum())}
-        if rated:
+        if not model.loss.ranks:
             if len(values) != ids.shape[1]:
                 whose = f"{X!s:.200}" if is_path(X) else "y"
                 raise DataError(
                     f"{whose}: expected the values of pairs, to compare predictions with; got "
                     "users and items alone"
                 )
-            return {**mf.rating_figures(model.scores(ids), values), **unknown}
+            return {**rating_figures(model.scores(ids), values), **unknown}
         others = np.concatenate([np.zeros((2, 0), np.int32), *model.known_pairs()], axis=1)
         if seen is not None:
             weighted = model.settings.weighs
@@ -846,7 +846,7 @@ class MatrixFactorization(NameEstimator, settings=MfSettings, fixed=KEEPS_STATE)
             others = np.concatenate([others, more], axis=1)
         others = others[:, (others >= 0).all(0)]
         rows = model.user_rows, model.item_rows
-        figures = {**mf.list_figures(*rows, ids, others, self.top), **unknown}
+        figures = {**ranking.list_figures(*rows, ids, others, self.top), **unknown}
         if why := untested(figures):
             raise DataError(f"X: {why}")
         return figures
@@ -854,7 +854,7 @@ class MatrixFactorization(NameEstimator, settings=MfSettings, fixed=KEEPS_STATE)
     @property
     def has_lists(self) -> bool:
         """Whether `evaluate` judges lists of the best items."""
-        return not self.factors_.settings.predicts
+        return self.factors_.loss.ranks
 
     def judged_by(self, X: Any, known: Any) -> dict[str, float]:
         """Return the figures of `evaluate`, whose second argument differs by class."""

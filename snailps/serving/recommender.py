@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -25,7 +25,8 @@ from snailps.data.name_columns import Names
 from snailps.dataclass import dataclass
 from snailps.errors import ClusterError, ConfigError, DataError, SnailError
 from snailps.local.driver import Driver
-from snailps.models.embeddings import files, least_squares, mf
+from snailps.models.embeddings import files, least_squares
+from snailps.models.embeddings.factor_losses import encoding_of, loss_of
 from snailps.models.embeddings.mf import ITEM, USER, MatrixFactorization
 from snailps.models.embeddings.queries import (
     Answers,
@@ -159,6 +160,10 @@ class ModelSnapshot:
     rows: JobRows
     joins: int
     pulled_at: float
+
+    def as_written(self, rows: Rows) -> Rows:
+        """Rows of the servers as a model's file has them."""
+        return self.model.loss.as_written(rows, encoding_of(self.names, self.rows.settings))
 
 
 class Recommender(reader.FromCluster):
@@ -342,7 +347,7 @@ class Recommender(reader.FromCluster):
             come, why = self._live.pull(keys[at : at + step], items[at : at + step])
             if why is not None or not come.all():
                 raise why or ClusterError(f"the cluster at {self._address} sent too few rows")
-        items = mf.as_written(items, before.names, before.rows.settings)
+        items = before.as_written(items)
         return ModelSnapshot(before.model.with_items(items), before.names, before.rows, joins, now)
 
     def _user_rows(self, snapshot: ModelSnapshot, places: Sequence[int]) -> Rows:
@@ -353,8 +358,7 @@ class Recommender(reader.FromCluster):
                 f"the cluster at {self._address} was joined anew, and its names are not read yet: "
                 "ask again, or pass the items of the user"
             )
-        rows_as_written: Rows = mf.as_written(rows, snapshot.names, snapshot.rows.settings)
-        return rows_as_written
+        return snapshot.as_written(rows)
 
     def _known_of(self, snapshot: ModelSnapshot) -> least_squares.KnownLines | None:
         """The items of users in this training, read when they are first needed; None: the loss does
@@ -387,12 +391,5 @@ def _model_of(address: str, rows: JobRows, names: Names) -> FactorModel:
     for kind, of_kind in zip(MatrixFactorization.kinds, names.names, strict=True):
         zeros = np.broadcast_to(np.float32(0), (len(of_kind), settings.row_dim))
         arrays |= {kind: files.packed_names(of_kind), files.rows_of(kind): zeros}
-    arrays |= _weights_of(settings, names)
+    arrays |= loss_of(settings).arrays(names)
     return FactorModel.of(f"the job at {address}", settings, arrays)
-
-
-def _weights_of(settings: MfSettings, names: Names) -> Mapping[str, NDArray[Any]]:
-    mean = np.array([mf.encoding_of(names, settings).centre])
-    if not settings.solves:
-        return {"mean": mean}
-    return {"mean": mean, "solver": least_squares.solver_of(settings, names)}

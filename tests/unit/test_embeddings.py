@@ -10,8 +10,9 @@ from snailps.config import RawConfig
 from snailps.data.encoding import Encoding
 from snailps.data.name_columns import NameCounts, Names
 from snailps.errors import ConfigError, DataError, NotFinite
+from snailps.models.embeddings.factor_losses import encoding_of, in_units, ratings
 from snailps.models.embeddings.kge import KnowledgeGraph, queries
-from snailps.models.embeddings.mf import MatrixFactorization, encoding_of, in_units, ratings
+from snailps.models.embeddings.mf import MatrixFactorization
 from snailps.models.embeddings.settings import KgeSettings, MfSettings
 from snailps.models.embeddings.worker import KIND_KEY, TABLE, LineBatch
 from snailps.models.rows import distinct
@@ -178,7 +179,7 @@ def test_mf_learns_ratings_of_any_unit_alike():
             b"u%d,i%d,%r\n" % (i % 5, i * i % 6, (1 + i % 5) * factor + offset) for i in range(60)
         )
         summary = surveyed(MatrixFactorization, MfSettings(dim=4), data)
-        encoding = encoding_of(Names(summary))
+        encoding = encoding_of(Names(summary), MfSettings())
         assert encoding.centre - offset == pytest.approx(3 * factor, rel=1e-5)
         assert encoding.deviation == pytest.approx(2**0.5 * factor, rel=1e-5)
         with connected(MatrixFactorization) as make:
@@ -196,9 +197,9 @@ def test_mf_learns_ratings_of_any_unit_alike():
 
 def test_encoding_of_equal_ratings_keeps_their_unit():
     counts = NameCounts(2)
-    assert encoding_of(Names(counts.dump())) == Encoding()
+    assert encoding_of(Names(counts.dump()), MfSettings()) == Encoding()
     counts.add_values(np.full(7, 0.1))
-    assert encoding_of(Names(counts.dump())) == Encoding(centre=0.1)
+    assert encoding_of(Names(counts.dump()), MfSettings()) == Encoding(centre=0.1)
 
 
 def test_rankings_survey_and_train_choices_only(caplog):

@@ -15,11 +15,11 @@ from snailps.master.job.beginning import prepare
 from snailps.master.job.job import Job
 from snailps.master.job.settings import job_settings
 from snailps.master.leases.ranges import RangeSchedule
-from snailps.models.embeddings import files, least_squares, mf
+from snailps.models.embeddings import factor_losses, files, least_squares
 from snailps.models.embeddings.least_squares import KnownLines, Weights, bounds_of
 from snailps.models.embeddings.mf import ITEM, USER, MatrixFactorization
 from snailps.models.embeddings.queries import FactorModel
-from snailps.models.embeddings.settings import L2_OF_SOLVED, SMALL_LINES, MfSettings
+from snailps.models.embeddings.settings import LOSSES, SMALL_LINES, MfSettings
 from snailps.pieces import Piece
 from tests.support.blocks import HeldContent, held_block
 
@@ -214,7 +214,7 @@ def test_weights_far_from_1_are_warned_of(caplog):
 def test_rows_that_the_master_cannot_test_are_refused_before_the_training(
     monkeypatch, free, message
 ):
-    monkeypatch.setattr(mf, "memory", lambda: (free, "MemAvailable"))
+    monkeypatch.setattr(factor_losses, "memory", lambda: (free, "MemAvailable"))
     counts = NameCounts(2)
     for kind, names in ((USER, 600), (ITEM, 400)):
         counts.add(kind, [b"%d" % name for name in range(names)])
@@ -233,7 +233,9 @@ def test_rows_that_the_master_cannot_test_are_refused_before_the_training(
 
 def test_memory_is_foreseen_for_the_names_of_the_continued_file_too(tmp_path, monkeypatch):
     path, (users, items) = saved(tmp_path, lines_of())
-    monkeypatch.setattr(mf, "memory", lambda: (20 * (len(users) + len(items)), "MemAvailable"))
+    monkeypatch.setattr(
+        factor_losses, "memory", lambda: (20 * (len(users) + len(items)), "MemAvailable")
+    )
     known = b"%b\t%b\n" % (users[0].encode(), items[0].encode())
     settings = replace(SETTINGS, continue_from=path, test=("held-out",))
     summary_of([known], settings)
@@ -436,7 +438,7 @@ def test_rule_for_weights_follows_the_share_of_pairs_with_a_line():
     density = 400 / (len(names.names[USER]) * len(names.names[ITEM]))
     weights = Weights.of(replace(SETTINGS, a0=0.0, l2=-1), names)
     assert weights.a0 == pytest.approx(min(1, least_squares.UNOBSERVED * density))
-    assert weights.l2 == L2_OF_SOLVED
+    assert weights.l2 == LOSSES["als"].l2
     chosen = Weights.of(replace(SETTINGS, a0=0.5, l2=0.0), names)
     assert (chosen.a0, chosen.l2) == (0.5, 0.0)
     every = np.concatenate(names.counts)

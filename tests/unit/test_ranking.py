@@ -1,10 +1,10 @@
-"""models.embeddings.ranking and mf.list_figures against plain loops."""
+"""models.embeddings.ranking and list_figures against plain loops."""
 
 import numpy as np
 import pytest
 
 from snailps.models.embeddings import ranking
-from snailps.models.embeddings.mf import list_figures
+from snailps.models.embeddings.ranking import list_figures
 
 
 def test_filtered_ranks_leave_out_other_known_answers():

@@ -10,7 +10,8 @@ from snailps import Table
 from snailps.config import to_mapping
 from snailps.data.name_columns import NameCounts, Names
 from snailps.errors import ClusterError, ConfigError, DataError, UnknownWord, WaitTimeout
-from snailps.models.embeddings import least_squares, mf
+from snailps.models.embeddings import least_squares
+from snailps.models.embeddings.factor_losses import encoding_of, in_units
 from snailps.models.embeddings.least_squares import LINES, NO_WEIGHTS, NewRows, packed_block
 from snailps.models.embeddings.mf import ITEM, USER, MatrixFactorization
 from snailps.models.embeddings.settings import MfSettings
@@ -191,8 +192,8 @@ def test_several_users_are_answered_by_one_pull_of_their_rows(training):
 def test_ratings_have_their_own_units():
     training = Training(replace(SETTINGS, loss="squared", dim=4))
     shop = training.recommender()
-    encoding = mf.encoding_of(training.names, training.settings)
-    users, items = (mf.in_units(rows, encoding) for rows in training.rows)
+    encoding = encoding_of(training.names, training.settings)
+    users, items = (in_units(rows, encoding) for rows in training.rows)
     place = training.names.names[USER].index(b"u1")
     wanted = encoding.centre + users[place, 0] + items[:, 0] + items[:, 1:] @ users[place, 1:]
     best = shop.recommend("u1")

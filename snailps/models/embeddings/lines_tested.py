@@ -3,7 +3,7 @@
     settings, names -> LinesTested.read: lines of `test` files, or held out of the input
     LinesTested.sample -> the lines of some users, for figures during the training
 
-Reads the input again, at the master; the figures are made by `mf`.
+Reads the input again, at the master; `factor_losses` makes the figures.
 """
 
 from __future__ import annotations

@@ -5,11 +5,9 @@
 
     ranges of names -> RangeTrainer -> solved rows                                  (`loss: als`)
 
-Users are names of kind 0, items of kind 1.  With ``loss: squared`` a row is [bias, factors], and
-rating = mean + both biases + product of the factors; (rating - mean) / deviation is trained, both
-from the survey, and `in_units` converts the finished rows.  Otherwise a row is the factors, and
-each pair is ranked before drawn items.  `rotation` moves the rows of ratings, `worker` those of
-rankings, and of ratings with clocks or `max_steps`; `least_squares` solves those of `als`.
+Users are names of kind 0, items of kind 1.  `factor_losses` has what a loss decides: this class
+asks it, and owns who moves the rows: `rotation` those of ratings, `worker` those of rankings, and
+of ratings with clocks or `max_steps`; `least_squares` solves those of `als`.
 After Y. Koren et al., "Matrix factorization techniques for recommender systems", IEEE Computer 42
 (2009), and S. Rendle et al., "BPR", UAI 2009.
 """
@@ -17,16 +15,14 @@ After Y. Koren et al., "Matrix factorization techniques for recommender systems"
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from snailps import kernels
-from snailps.abi.quota import memory
-from snailps.api.export_progress import TESTING, ExportProgress
+from snailps.api.export_progress import ExportProgress
 from snailps.api.passes import Passes
 from snailps.api.range_passes import PassRange, RangePasses
 from snailps.api.rotation import Rotation
@@ -35,14 +31,19 @@ from snailps.api.traits import Ranged
 from snailps.api.validation import Validation
 from snailps.api.worker import Block, Results
 from snailps.config import JobSettings
-from snailps.data.encoding import Encoding
-from snailps.data.name_columns import Columns, Counted, NameColumns, Names, sizes_in
+from snailps.data.name_columns import Columns, NameColumns, Names
 from snailps.dataclass import replace
 from snailps.errors import DataError
 from snailps.files.blocks import files_of
 from snailps.files.input_files import InputFiles
 from snailps.models.block_trainer import Rates, Span
-from snailps.models.embeddings import files, least_squares, ranking, warm_start
+from snailps.models.embeddings import files, least_squares, warm_start
+from snailps.models.embeddings.factor_losses import (
+    SAMPLE_LINES,
+    FactorLoss,
+    encoding_of,
+    loss_of,
+)
 from snailps.models.embeddings.held_out import HeldOutRule, HeldOutSplit
 from snailps.models.embeddings.least_squares import KnownLines, RangeTrainer
 from snailps.models.embeddings.lines_tested import LineReading, LinesTested
@@ -59,25 +60,18 @@ from snailps.models.embeddings.worker import (
 from snailps.models.local_sgd import Floats, RowLayout
 from snailps.models.packed_tables import refuse_other_split
 from snailps.models.rotation import shared_blocks
-from snailps.models.rows import Ids
 from snailps.models.shared_settings import refuse_untested
-from snailps.models.stopping import Figures, decided_by
+from snailps.models.stopping import decided_by
 
 log = logging.getLogger(__name__)
 
-LOSSES = {"softmax": 2, "pairwise": 3}
-"""Numbers of losses in `kernels.train_triples`."""
 USER, ITEM = 0, 1
 TESTED, SAMPLE, REPEATED = "tested lines", "sample of them", "repeated"
 """What the class keeps in `Results.memo`."""
-SAMPLE_SCORES, SAMPLE_USERS, SAMPLE_LINES = 1 << 23, 100, 1 << 16
-"""Scores of the lists of the users that a ranking is tested on during the training, about; fewest
-users; most lines."""
-MEAN_BITS = 20
-"""The mean of values is rounded to this many binary digits below their deviation."""
-Lists = tuple[int, Ids]
-"""First user of a block, and the items of each of its users: see `ranking.top_lists`."""
-NO_RELATIONS = np.zeros(0, np.int32)
+
+
+def _without_values(name: str, path: str, why: str) -> str:
+    return f"{name}: {path}: lines of users and items without values: {why}"
 
 
 class MatrixFactorization(RotatingWorker, Ranged):
@@ -95,15 +89,17 @@ class MatrixFactorization(RotatingWorker, Ranged):
         assert isinstance(settings, MfSettings)
         return settings.row_dim
 
+    @cached_property
+    def loss(self) -> FactorLoss:
+        return loss_of(self.settings)
+
     @property
     def init(self) -> str:
-        if self.settings.predicts:
-            return "factors"
-        return "normal" if self.settings.solves else "uniform"
+        return self.loss.init
 
     @property
     def draws(self) -> bool:
-        return not self.settings.predicts
+        return self.loss.ranks
 
     @classmethod
     def may_rotate(cls, settings: MfSettings, total_bytes: int = 0, workers: int = 1) -> bool:
@@ -141,11 +137,11 @@ class MatrixFactorization(RotatingWorker, Ranged):
 
     def setup(self) -> None:
         """Take mean and deviation of all values from the survey."""
+        self._encoding = encoding_of(self._names, self.settings)
         if self.settings.solves:
             self._solver = RangeTrainer(self, self.settings, self._names)
             return
         super().setup()
-        self._encoding = encoding_of(self._names, self.settings)
 
     def trainer(self) -> RatingTrainer:
         return RatingTrainer(self, self._names)
@@ -185,68 +181,29 @@ class MatrixFactorization(RotatingWorker, Ranged):
         """Read lines; refuse those without the values that are needed, in a file that `check` has
         not looked at, as it was not among the first."""
         lines = super().read(block)
-        if len(lines) and not len(lines.values) and (why := _values_needed(self.settings)):
+        if len(lines) and not len(lines.values) and (why := self.loss.needs_values):
             raise DataError(_without_values("input", block.path, why))
         return lines
 
     def learnt(self, lines: Columns) -> Columns:
-        return selected(self.settings, lines)
+        return self.loss.selected(lines)
 
     def values_of(self, values: NDArray[np.float64]) -> Floats:
-        if self.settings.weighs:
-            return values.astype(np.float32)
-        if ranks(self.settings):
-            return np.zeros(0, np.float32)
-        return self._encoding.labels_of(values).astype(np.float32)
+        return self.loss.encoded(values, self._encoding)
 
     def train_part(
         self, batch: LineBatch, rows: Floats, part: Span, rates: Rates, seed: int
     ) -> float:
-        s = self.settings
-        users, items = batch.places
-        if s.predicts:
-            loss = kernels.train_ratings(
-                rows,
-                s.row_dim,
-                users,
-                items,
-                batch.values,
-                **self.of_part(part, rates),
-            )
-            return loss * self._encoding.deviation**2
-        return kernels.train_triples(
-            rows,
-            s.dim,
-            users,
-            NO_RELATIONS,
-            items,
-            batch.noise,
-            relation=0,
-            metric=0,
-            loss=LOSSES[s.loss],
-            shared=s.shared,
-            negatives=s.negatives,
-            side=1,
-            normalize=False,
-            margin=0.0,
-            temperature=0.0,
-            seed=seed,
-            **self.of_part(part, rates),
-        )
+        return self.loss.train(rows, batch, self._encoding, seed, self.of_part(part, rates))
 
     def curvature(self, rows: Floats) -> float:
-        """Squares of the other factor, and 1 of a bias; of a logistic loss a quarter."""
-        squares = float(np.square(rows, dtype=np.float32).sum(1).mean())
-        return 1 + squares if self.settings.predicts else 0.25 * squares
+        return self.loss.curvature(float(np.square(rows, dtype=np.float32).sum(1).mean()))
 
     @classmethod
     def surveyor(cls, settings: EmbeddingSettings) -> NameSurveyor:
         assert isinstance(settings, MfSettings)
         known = partial(warm_start.known_names, cls, settings)
-        if not ranks(settings):
-            return RatingSurveyor(len(cls.kinds), known, cls.held_out(settings))
-        surveyor = WeightSurveyor if settings.weighs else ChoiceSurveyor
-        return surveyor(settings, len(cls.kinds), known)
+        return loss_of(settings).surveyor(len(cls.kinds), known)
 
     @classmethod
     def lines_in(cls, settings: Any, arrays: Arrays) -> Sequence[NDArray[np.int64]]:
@@ -304,9 +261,7 @@ class MatrixFactorization(RotatingWorker, Ranged):
 
     @classmethod
     def as_trained(cls, settings: MfSettings, rows: Rows) -> Rows:
-        return (
-            encoded_rows(rows, Encoding.of_text(settings.encoding)) if settings.encoding else rows
-        )
+        return loss_of(settings).as_trained(rows)
 
     @classmethod
     def model_name(cls, settings: JobSettings) -> str:
@@ -330,9 +285,10 @@ class MatrixFactorization(RotatingWorker, Ranged):
                 "held_out, as to 0.1 for a tenth of the lines",
                 by,
             )
-        if why := _values_needed(settings):
+        loss = loss_of(settings)
+        if why := loss.needs_values:
             cls._check_values(cls.columns_of(settings), "input", settings.input, why)
-            if settings.predicts:
+            if not loss.ranks:
                 cls._check_values(cls.columns_asked(settings), "test", settings.test, why)
 
     @classmethod
@@ -352,24 +308,22 @@ class MatrixFactorization(RotatingWorker, Ranged):
         held_out = cls.held_out(s)
         if not s.test and held_out is None:
             return {}
+        loss = loss_of(s)
         if TESTED not in results.memo:
-            results.exporting.plan([1.0] * (bool(s.test) + bool(ranks(s) or not s.test)) + [2.0])
+            results.exporting.plan([1.0] * (bool(s.test) + bool(loss.ranks or not s.test)) + [2.0])
         names, tested = cls._tested(results)
         test = tested.lines
         counts = {"unknown": test.unknown}
         if held_out is not None:
             counts["held_out"] = len(test)
-        if not len(test) or (ranks(s) and test.unknown == len(test)):
+        if not len(test) or (loss.ranks and test.unknown == len(test)):
             return {"test": counts}
+        encoding = encoding_of(names, s)
         users, items = (
-            as_written(cls.rows_of_kind(results, names, kind), names, s) for kind in (USER, ITEM)
+            loss.as_written(cls.rows_of_kind(results, names, kind), encoding)
+            for kind in (USER, ITEM)
         )
-        if ranks(s):
-            judged = partial(_counted, results.exporting)
-            figures = list_figures(users, items, test.ids, tested.seen, s.top, judged)
-        else:
-            predicted = ratings(encoding_of(names, s).centre, users, items, test.ids)
-            figures = rating_figures(predicted, test.values)
+        figures = loss.figures(users, items, tested, encoding, results.exporting)
         return {"test": figures | counts}
 
     @classmethod
@@ -382,10 +336,7 @@ class MatrixFactorization(RotatingWorker, Ranged):
         """With `stop_after` it is tested after each epoch; else beside the training."""
         if not settings.stop_after:
             return None
-        figures: Figures = {"rmse": ("rmse", "lower"), "loss": ("rmse", "lower")}
-        if ranks(settings):
-            shown = ("ndcg", "recall")
-            figures = {name: (f"{name}_at_{settings.top}", "higher") for name in shown}
+        figures = loss_of(settings).deciding
         return decided_by(settings.stop_by, figures, cls._validated, settings.stop_after)
 
     @classmethod
@@ -402,27 +353,19 @@ class MatrixFactorization(RotatingWorker, Ranged):
     def _test(cls, results: Results) -> Mapping[str, float]:
         s = results.settings
         assert isinstance(s, MfSettings)
-        memo = results.memo
+        memo, loss = results.memo, loss_of(s)
         if SAMPLE not in memo:
             names, tested = cls._tested(results)
             items = len(names.names[ITEM])
-            fits = SAMPLE_SCORES // max(1, items)
-            users_max = max(SAMPLE_USERS, fits) if ranks(s) else SAMPLE_LINES
-            sample = tested.sample(users_max, SAMPLE_LINES, s.seed)
+            sample = tested.sample(loss.users_tested(items), SAMPLE_LINES, s.seed)
             memo[SAMPLE] = items, encoding_of(names, s), sample.of_users()
         items, encoding, (users, sample) = memo[SAMPLE]
         if not len(users):
             return {}
-        user_rows = results.pull(TABLE, users.astype(np.uint64))
-        item_rows = cls.first_rows(results, ITEM, items)
-        if ranks(s):
-            figures = list_figures(user_rows, item_rows, sample.lines.ids, sample.seen, s.top)
-            shown = [f"ndcg_at_{s.top}", f"recall_at_{s.top}"]
-        else:
-            rows = in_units(user_rows, encoding), in_units(item_rows, encoding)
-            predicted = ratings(encoding.centre, *rows, sample.lines.ids)
-            figures, shown = rating_figures(predicted, sample.lines.values), ["rmse"]
-        return {name: round(figures[name], 5) for name in shown if name in figures}
+        user_rows = loss.as_written(results.pull(TABLE, users.astype(np.uint64)), encoding)
+        item_rows = loss.as_written(cls.first_rows(results, ITEM, items), encoding)
+        figures = loss.figures(user_rows, item_rows, sample, encoding)
+        return {name: round(figures[name], 5) for name in loss.shown if name in figures}
 
     @classmethod
     def _tested(cls, results: Results) -> tuple[Names, LinesTested]:
@@ -442,10 +385,10 @@ class MatrixFactorization(RotatingWorker, Ranged):
     def _read_tested(cls, s: MfSettings, names: Names, progress: ExportProgress) -> LinesTested:
         """Read the lines to test on, and what lists leave out: pairs of this training and of the
         model that it continues."""
+        loss = loss_of(s)
         reading = LineReading(
-            cls.columns_asked(s), cls.columns_of(s), cls.kind_of_column, partial(selected, s),
-            ranks(s),
-        )  # fmt: skip
+            cls.columns_asked(s), cls.columns_of(s), cls.kind_of_column, loss.selected, loss.ranks
+        )
         split = HeldOutSplit.of(cls.held_out(s), names.rest)
         tested = LinesTested.read(reading, s, names, split, progress)
         if s.continue_from:
@@ -459,19 +402,18 @@ class MatrixFactorization(RotatingWorker, Ranged):
     def finished(cls, results: Results, names: Names, kind: int) -> Iterator[Rows]:
         s = results.settings
         assert isinstance(s, MfSettings)
+        loss, encoding = loss_of(s), encoding_of(names, s)
         for rows in super().finished(results, names, kind):
-            yield as_written(rows, names, s)
+            yield loss.as_written(rows, encoding)
 
     @classmethod
     def others(cls, results: Results, names: Names) -> Mapping[str, NDArray[Any]]:
-        arrays: dict[str, NDArray[Any]] = {}
         s: Any = results.settings
-        if s.solves:
-            arrays["solver"] = least_squares.solver_of(s, names)
-            if (known := least_squares.known_lines(results, s, names)) is not None:
-                arrays |= known.arrays()
-                results.memo[REPEATED] = known.repeated()
-        return {"mean": np.array([encoding_of(names, results.settings).centre]), **arrays}
+        arrays = loss_of(s).arrays(names)
+        if s.solves and (known := least_squares.known_lines(results, s, names)) is not None:
+            arrays |= known.arrays()
+            results.memo[REPEATED] = known.repeated()
+        return arrays
 
     @classmethod
     def export(cls, results: Results) -> Mapping[str, Any]:
@@ -488,246 +430,6 @@ class MatrixFactorization(RotatingWorker, Ranged):
 
     @classmethod
     def written(cls, results: Results, names: Names) -> JobSettings:
-        """Settings with the encoding of ratings, which a continued training needs."""
         s = results.settings
         assert isinstance(s, MfSettings)
-        return s if ranks(s) else replace(s, encoding=encoding_of(names, s).text)
-
-
-class RatingSurveyor(NameSurveyor):
-    """Counts names; warns of ratings that are all equal, from which no user or item differs."""
-
-    def result(self) -> bytes:
-        """All names, the most frequent first."""
-        if self.values.number > 1 and not self.values.squares:
-            log.warning(
-                "loss squared: all %s values are %g, so that all predictions are, too: if lines are"
-                " choices, set loss: als",
-                f"{self.values.number:,.0f}", self.values.mean,
-            )  # fmt: skip
-        return super().result()
-
-
-class RankingSurveyor(NameSurveyor):
-    """Refuses more names than the master can test, where rows are solved."""
-
-    def __init__(
-        self, settings: Any, kinds: int, known: Callable[[], Sequence[Counted]] = list
-    ) -> None:
-        super().__init__(kinds, known, HeldOutRule.of(settings))
-        self._settings, self._tests = settings, bool(settings.test or HeldOutRule.of(settings))
-
-    def result(self) -> bytes:
-        """All names, the most frequent first."""
-        whole = super().result()
-        if self._settings.solves and self._tests:  # the file that is continued has rows, too
-            users, items = sizes_in(whole)
-            least_squares.check_memory(self._settings, users, items, *memory())
-        return whole
-
-
-class ChoiceSurveyor(RankingSurveyor):
-    """Counts names; reports which values are not used, and refuses an input without choices."""
-
-    def result(self) -> bytes:
-        """All names, the most frequent first."""
-        if self.values.number and not self.values.most:
-            raise DataError(
-                f"input: none of its {self.values.number:,.0f} values is above 0: a ranking learns "
-                "what was chosen. Leave the values out if each line is a choice"
-            )
-        if unused := self.values.unused:
-            log.warning("%s", unused)
-        return super().result()
-
-
-SIZES = (0.1, 10.0)
-"""Root mean squares of weights for which the rule of `a0` and `l2` was measured, about."""
-SIZE_MOST = 1e6
-
-
-class WeightSurveyor(RankingSurveyor):
-    """Refuses weights that a solve in float32 does not bear, and an input without choices, unless
-    the training continues a model, whose file has some."""
-
-    def result(self) -> bytes:
-        """All names, the most frequent first."""
-        size = self.values.size
-        if not (self.values.most or self._settings.continue_from):
-            raise DataError(
-                f"input: weights: values: none of {self.values.number:,.0f} values is above 0, so "
-                "that no pair is to be 1. Values below 0 are pairs that are to be 0"
-            )
-        if not 1 / SIZE_MOST <= size <= SIZE_MOST:
-            raise DataError(
-                f"input: weights: values: expected weights of about 1, {1 / SIZE_MOST:g} to "
-                f"{SIZE_MOST:g}, got a root mean square of {size:.3g}: divide all by their mean"
-            )
-        if not SIZES[0] <= size <= SIZES[1]:
-            log.warning(
-                "weights: values: the root mean square of all values is %.3g, and a0 and l2 are "
-                "chosen for weights of about 1: divide the values by their mean, or set both",
-                size,
-            )
-        return super().result()
-
-
-def selected(settings: Any, lines: Columns) -> Columns:
-    """The lines that a training with these settings learns from."""
-    if settings.predicts:
-        return lines
-    return lines.weighted() if settings.weighs else lines.choices()
-
-
-def _values_needed(settings: Any) -> str:
-    """Why lines must have values, and what to do; "" if they need none."""
-    if settings.weighs:
-        return (
-            "weights: values takes the weight of a line from its value. Add a third column, or set "
-            "weights: one"
-        )
-    if ranks(settings):
-        return ""
-    return "loss squared predicts values. Set loss: als, softmax or pairwise, which rank items"
-
-
-def _without_values(name: str, path: str, why: str) -> str:
-    return f"{name}: {path}: lines of users and items without values: {why}"
-
-
-def ranks(settings: Any) -> bool:
-    """Whether the model ranks items, instead of predicting values."""
-    return not settings.predicts
-
-
-def encoding_of(names: Names, settings: Any = None) -> Encoding:
-    """Mean and deviation of all values; 0 and 1 if there are none; the settings' own come first.
-
-    Rounded (`MEAN_BITS`), because the last digits depend on the order of the survey's parts.
-    """
-    if settings is not None and settings.encoding:
-        return Encoding.of_text(settings.encoding)
-    values = names.values
-    if not values.number:
-        return Encoding()
-    deviation = float(np.float32(values.deviation))
-    if not deviation:
-        return Encoding(centre=values.mean)
-    part = 2.0 ** (np.floor(np.log2(deviation)) - MEAN_BITS)
-    return Encoding(centre=round(values.mean / part) * part, deviation=deviation)
-
-
-def in_units(rows: Rows, encoding: Encoding) -> Rows:
-    """Convert rows [bias, factors] of encoded values to rows of values as written."""
-    return rows * _scales(rows, encoding)
-
-
-def as_written(rows: Rows, names: Names, settings: MfSettings) -> Rows:
-    """Rows from servers as a model's file has them: `in_units` where values are predicted."""
-    return in_units(rows, encoding_of(names, settings)) if settings.predicts else rows
-
-
-def encoded_rows(rows: Rows, encoding: Encoding) -> Rows:
-    """The inverse of `in_units`, to the last digit."""
-    return rows / _scales(rows, encoding)
-
-
-def _scales(rows: Rows, encoding: Encoding) -> Floats:
-    scales = np.full(rows.shape[1], encoding.deviation**0.5, np.float32)
-    scales[0] = encoding.deviation
-    return scales
-
-
-def ratings(mean: float, users: Rows, items: Rows, pairs: NDArray[np.int32]) -> NDArray[np.float64]:
-    """Predicted values (n,) of pairs (2, n); -1 is an unknown name, without bias and factors."""
-    found = np.full(pairs.shape[1], mean)
-    step = 1 << 16
-    for at in range(0, pairs.shape[1], step):
-        of, to = pairs[:, at : at + step]
-        u = np.where((of >= 0)[:, None], users[of], 0)
-        v = np.where((to >= 0)[:, None], items[to], 0)
-        product = np.einsum("ij,ij->i", u[:, 1:], v[:, 1:])
-        found[at : at + step] += u[:, 0] + v[:, 0] + product
-    return found
-
-
-def rating_figures(found: NDArray[np.float64], values: NDArray[np.float64]) -> dict[str, float]:
-    """Root of the mean squared error, and mean absolute error, of predicted values."""
-    if not len(values):
-        return {}
-    errors = found - values
-    return {
-        "rmse": float(np.sqrt(np.square(errors, dtype=np.float64).mean())),
-        "mean_absolute_error": float(np.abs(errors, dtype=np.float64).mean()),
-    }
-
-
-def _counted(progress: ExportProgress, lists: Iterable[Lists], users: int) -> Iterable[Lists]:
-    """Count the users whose lists are made, as a stage of a test."""
-    return progress.count(f"{TESTING}: lists", users, "users", lists, lambda block: len(block[1]))
-
-
-def list_figures(
-    users: Rows,
-    items: Rows,
-    pairs: NDArray[np.int32],
-    seen: NDArray[np.int32],
-    top: int,
-    counted: Callable[[Iterable[Lists], int], Iterable[Lists]] = lambda lists, users: lists,
-) -> dict[str, float]:
-    """Judge each user's list of `top` best items, without `seen` pairs, by held-out `pairs`.
-
-    A user's relevant items are those in `pairs`, each once, but not in `seen`; -1 in `pairs` is an
-    unknown name.  Means over the users who have any: recall is hits / min(top, relevant);
-    precision, hits / top; MAP, the sum of the precision at each hit / min(top, relevant); NDCG, the
-    discounted gain / that of a perfect list.  Coverage is the share of all items that their lists
-    have.  ``users`` counts these users, ``users_without`` users of `pairs` without a relevant item,
-    ``seen`` pairs that are left out because `seen` has them.  Without a user to judge there is no
-    figure but ``seen``.  ``counted(lists, users)`` passes lists on, and may count them.
-    """
-    pairs = pairs[:, pairs[0] >= 0]
-    asked, of = np.unique(pairs[0], return_inverse=True)
-    place = np.full(len(users), -1, np.int32)
-    place[asked] = np.arange(len(asked), dtype=np.int32)
-    named = pairs[1] >= 0
-    was_seen = named & np.isin(_pair(pairs, len(items)), _pair(seen, len(items)))
-    new = named & ~was_seen
-    truth = np.unique(of[new].astype(np.int64) * len(items) + pairs[1][new])
-    counts = np.bincount(truth // max(1, len(items)), minlength=len(asked))
-    judged = counts > 0
-    left_out: dict[str, float] = {"seen": int(was_seen.sum())}
-    if not judged.any():
-        return left_out
-    seen = seen[:, place[seen[0]] >= 0]
-    places = np.arange(1, top + 1)
-    gains = 1 / np.log2(places + 1)
-    best = np.concatenate([[0.0], np.cumsum(gains)])
-    recall, precision, average, ndcg = np.zeros((4, len(asked)))
-    listed = np.zeros(len(items), bool)
-    made = ranking.top_lists(users[asked], items, top, place[seen[0]], seen[1])
-    for first, lists in counted(made, len(asked)):
-        here, length = np.arange(first, first + len(lists)), lists.shape[1]
-        hits = np.isin(here[:, None] * len(items) + lists, truth) & (lists >= 0)
-        perfect = np.minimum(counts[here], length)
-        recall[here] = hits.sum(1) / np.maximum(perfect, 1)
-        precision[here] = hits.sum(1) / top
-        at_hits = np.where(hits, hits.cumsum(1) / places[:length], 0.0)
-        average[here] = at_hits.sum(1) / np.maximum(perfect, 1)
-        ndcg[here] = hits @ gains[:length] / np.maximum(best[perfect], 1e-9)
-        chosen = lists[judged[here]]
-        listed[chosen[chosen >= 0]] = True
-    return {
-        f"recall_at_{top}": float(recall[judged].mean()),
-        f"ndcg_at_{top}": float(ndcg[judged].mean()),
-        f"precision_at_{top}": float(precision[judged].mean()),
-        f"map_at_{top}": float(average[judged].mean()),
-        f"coverage_at_{top}": float(listed.mean()),
-        "users": int(judged.sum()),
-        "users_without": int((~judged).sum()),
-        **left_out,
-    }
-
-
-def _pair(pairs: NDArray[np.int32], items: int) -> NDArray[np.int64]:
-    numbers: NDArray[np.int64] = pairs[0].astype(np.int64) * items + pairs[1]
-    return numbers
+        return loss_of(s).written(encoding_of(names, s))

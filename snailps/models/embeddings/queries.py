@@ -24,6 +24,7 @@ from snailps.data.arguments import whole_number
 from snailps.data.name_columns import NameColumns, lines_of_rows
 from snailps.errors import DataError, ModelFileError, UnknownWord
 from snailps.models.embeddings import files, kge, mf, ranking
+from snailps.models.embeddings.factor_losses import loss_of
 from snailps.models.embeddings.least_squares import KnownLines, NewRows
 from snailps.models.embeddings.settings import EmbeddingSettings, KgeSettings, MfSettings
 from snailps.vectors.words import (
@@ -447,7 +448,7 @@ class FactorModel(NamedRows):
         settings: MfSettings,
         arrays: Mapping[str, NDArray[Any]],
     ) -> None:
-        self.settings = settings
+        self.settings, self.loss = settings, loss_of(settings)
         self.lines = mf.MatrixFactorization.columns_asked(settings)
         super().__init__(path, settings, arrays)
         self.mean = float(arrays["mean"].sum()) if "mean" in arrays else 0.0
@@ -487,7 +488,7 @@ class FactorModel(NamedRows):
 
         Unknown names of ratings count as average; DataError: a name of a ranking is not known.
         """
-        if not self.settings.predicts:
+        if self.loss.ranks:
             return float(self.vector("users", user) @ self.vector("items", item))
         names = {"users": user, "items": item}
         pair = [self.numbers(kind, [text_of_one(kind, name)]) for kind, name in names.items()]
@@ -498,15 +499,7 @@ class FactorModel(NamedRows):
 
         `pairs` are users and items, int32 (2, n).  For ratings -1 stands for an unknown name.
         """
-        if self.settings.predicts:
-            return mf.ratings(self.mean, self.user_rows, self.item_rows, pairs)
-        found = np.empty(pairs.shape[1], np.float32)
-        for at in range(0, len(found), SCORED):
-            users, items = pairs[:, at : at + SCORED]
-            found[at : at + SCORED] = ranking.own_scores(
-                self.user_rows[users], self.item_rows[items], ranking.PRODUCT
-            )
-        return found
+        return self.loss.scores(self.mean, self.user_rows, self.item_rows, pairs)
 
     def solved(self, kind: str, others: Iterable[Name]) -> Floats:
         """Solve the row of a new name, float32 (dim,), as the training would: of a user from the
@@ -548,9 +541,7 @@ class FactorModel(NamedRows):
         """
         pairs = [np.zeros((2, 0), np.int32)]
         for lines, _ in files.columns_of(self.lines, [path]):
-            chosen = lines.weighted() if self.settings.weighs else lines.choices()
-            columns = chosen.names
-            names = [list(map(to_text, column)) for column in columns]
+            names = [list(map(to_text, column)) for column in self.loss.chosen(lines).names]
             ids = np.stack([self.numbers(k, n) for k, n in zip(self.kinds, names, strict=True)])
             pairs.append(ids[:, (ids >= 0).all(0)])
         return np.concatenate(pairs, axis=1)
@@ -558,11 +549,7 @@ class FactorModel(NamedRows):
     def factors_to_rank(self) -> tuple[Floats, Floats, Floats]:
         """Give rows of users and of items whose products rank a user's items, and for each user the
         number that added to a product makes it a predicted value."""
-        if not self.settings.predicts:
-            return self.user_rows, self.item_rows, np.zeros(len(self.user_rows), np.float32)
-        users = self.user_rows.copy()
-        users[:, 0] = 1  # times the bias of the item
-        return users, self.item_rows, self.user_rows[:, 0] + np.float32(self.mean)
+        return self.loss.to_rank(self.mean, self.user_rows, self.item_rows)
 
     def recommend(
         self,
@@ -673,14 +660,8 @@ class FactorModel(NamedRows):
         """Find the best names of the other kind for a row of kind `of`; leaves out `without`, with
         a warning for unknown names, and `others`."""
         to = _OTHER[of]
-        rows = self._rows[to]
-        if not self.settings.predicts:
-            products = ranking.scores(row[None], rows, ranking.PRODUCT)[0]
-            return self._best(to, products, k, without, others)
-        pairs = np.zeros((2, len(rows)), np.int32)
-        pairs[self.kinds.index(to)] = np.arange(len(rows))
-        users, items = (row[None], rows) if to == "items" else (rows, row[None])
-        return self._best(to, mf.ratings(self.mean, users, items, pairs), k, without, others)
+        scores = self.loss.scores_for(self.mean, row, self._rows[to])
+        return self._best(to, scores, k, without, others)
 
     def _answer(self, k: int, *cells: str) -> Answers:
         """Answer ``user item`` by its value, ``user ?`` by the best items, ``? item`` by the users

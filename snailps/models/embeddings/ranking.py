@@ -1,14 +1,15 @@
 """Exact ranks of true answers among all candidates, by blocks of queries, in threads.
 
     queries, candidates, known answers -> ranks -> raw, filtered -> figures_of -> MRR, hits@k
-    users, Candidates, LeftOut -> best_lists -> best items of each user -> files, recall, NDCG
+    users, Candidates, LeftOut -> best_lists -> best items of each user -> files
+    rows, held-out pairs, seen pairs -> list_figures -> recall, NDCG, MAP, ...
 
 No names, no settings: arrays in, arrays out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -30,9 +31,14 @@ ROUNDING = 2.0**-24
 EXACT_FLOATS = 1 << 20
 """Products of numbers that are summed exactly at a time."""
 
+SCORED = 1 << 16
+"""Pairs that are scored at a time."""
+
 Floats = NDArray[np.float32]
 Ids = NDArray[np.int32]
 Numbers = NDArray[np.int64]
+Lists = tuple[int, Ids]
+"""First user of a block, and the items of each of its users."""
 
 
 def scores(queries: Floats, rows: Floats, metric: int) -> Floats:
@@ -54,6 +60,15 @@ def own_scores(queries: Floats, rows: Floats, metric: int) -> Floats:
     if metric == L2:
         return np.asarray(-np.sqrt(np.square(gaps).sum(1)), np.float32)
     return np.asarray(-np.abs(gaps).sum(1), np.float32)
+
+
+def product_scores(users: Floats, items: Floats, pairs: Ids) -> Floats:
+    """Products (n,) of the rows of pairs (2, n)."""
+    products = np.empty(pairs.shape[1], np.float32)
+    for at in range(0, len(products), SCORED):
+        of, to = pairs[:, at : at + SCORED]
+        products[at : at + SCORED] = own_scores(users[of], items[to], PRODUCT)
+    return products
 
 
 def ranks(
@@ -239,3 +254,69 @@ def top_lists(
     seen = LeftOut.of(seen_users, seen_items, len(users))
     for first, numbers, _ in best_lists(users, Candidates(items), count, seen):
         yield first, numbers
+
+
+def list_figures(
+    users: Floats,
+    items: Floats,
+    pairs: Ids,
+    seen: Ids,
+    top: int,
+    counted: Callable[[Iterable[Lists], int], Iterable[Lists]] = lambda lists, users: lists,
+) -> dict[str, float]:
+    """Judge each user's list of `top` best items, without `seen` pairs, by held-out `pairs`.
+
+    A user's relevant items are those in `pairs`, each once, but not in `seen`; -1 in `pairs` is an
+    unknown name.  Means over the users who have any: recall is hits / min(top, relevant);
+    precision, hits / top; MAP, the sum of the precision at each hit / min(top, relevant); NDCG, the
+    discounted gain / that of a perfect list.  Coverage is the share of all items that their lists
+    have.  ``users`` counts these users, ``users_without`` users of `pairs` without a relevant item,
+    ``seen`` pairs that are left out because `seen` has them.  Without a user to judge there is no
+    figure but ``seen``.  ``counted(lists, users)`` passes lists on, and may count them.
+    """
+    pairs = pairs[:, pairs[0] >= 0]
+    asked, of = np.unique(pairs[0], return_inverse=True)
+    place = np.full(len(users), -1, np.int32)
+    place[asked] = np.arange(len(asked), dtype=np.int32)
+    named = pairs[1] >= 0
+    was_seen = named & np.isin(_pair(pairs, len(items)), _pair(seen, len(items)))
+    new = named & ~was_seen
+    truth = np.unique(of[new].astype(np.int64) * len(items) + pairs[1][new])
+    counts = np.bincount(truth // max(1, len(items)), minlength=len(asked))
+    judged = counts > 0
+    left_out: dict[str, float] = {"seen": int(was_seen.sum())}
+    if not judged.any():
+        return left_out
+    seen = seen[:, place[seen[0]] >= 0]
+    places = np.arange(1, top + 1)
+    gains = 1 / np.log2(places + 1)
+    best = np.concatenate([[0.0], np.cumsum(gains)])
+    recall, precision, average, ndcg = np.zeros((4, len(asked)))
+    listed = np.zeros(len(items), bool)
+    made = top_lists(users[asked], items, top, place[seen[0]], seen[1])
+    for first, lists in counted(made, len(asked)):
+        here, length = np.arange(first, first + len(lists)), lists.shape[1]
+        hits = np.isin(here[:, None] * len(items) + lists, truth) & (lists >= 0)
+        perfect = np.minimum(counts[here], length)
+        recall[here] = hits.sum(1) / np.maximum(perfect, 1)
+        precision[here] = hits.sum(1) / top
+        at_hits = np.where(hits, hits.cumsum(1) / places[:length], 0.0)
+        average[here] = at_hits.sum(1) / np.maximum(perfect, 1)
+        ndcg[here] = hits @ gains[:length] / np.maximum(best[perfect], 1e-9)
+        chosen = lists[judged[here]]
+        listed[chosen[chosen >= 0]] = True
+    return {
+        f"recall_at_{top}": float(recall[judged].mean()),
+        f"ndcg_at_{top}": float(ndcg[judged].mean()),
+        f"precision_at_{top}": float(precision[judged].mean()),
+        f"map_at_{top}": float(average[judged].mean()),
+        f"coverage_at_{top}": float(listed.mean()),
+        "users": int(judged.sum()),
+        "users_without": int((~judged).sum()),
+        **left_out,
+    }
+
+
+def _pair(pairs: Ids, items: int) -> NDArray[np.int64]:
+    numbers: NDArray[np.int64] = pairs[0].astype(np.int64) * items + pairs[1]
+    return numbers

@@ -8,7 +8,7 @@ Declarations and checks of values against each other; no files, no rows.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, NamedTuple
 
 from snailps.api.passes import EPOCHS_AUTO
 from snailps.api.tables import DIM_MAX
@@ -27,9 +27,37 @@ DIM, DIM_SMALL, SMALL_LINES = 64, 128, 130_000
 made lists worse, but 128 take 2.4 times as long as 64: docs/design/least-squares.md."""
 L2_AUTO = -1
 """The value that means `l2: auto`."""
-L2_OF_VALUES, L2_OF_RANKINGS, L2_OF_SOLVED = 0.1, 0.06, 0.03
-"""What it becomes: of ratings, of rankings that are trained by steps, and of `als`.
-docs/design/least-squares.md has other values, on real sets."""
+
+
+class LossDefaults(NamedTuple):
+    """What a loss makes of settings that leave the choice to it.
+
+    `method`: access method of the rows, for `optimizer: auto`; `rate`: initial step size with that
+    method, and `OTHER_RATE` with another; `scale`: of initial weights, and `divided`: by the root
+    of `dim`.
+    """
+
+    predicts: bool
+    method: str
+    rate: float
+    l2: float
+    scale: float
+    divided: bool = True
+
+
+OTHER_RATE = 0.05
+_RANKED = LossDefaults(predicts=False, method="adagrad", rate=0.3, l2=0.06, scale=0.5)
+LOSSES = {
+    "squared": LossDefaults(
+        predicts=True, method="sgd", rate=0.08, l2=0.1, scale=0.1, divided=False
+    ),
+    "softmax": _RANKED,
+    "pairwise": _RANKED,
+    # Solved rows are assigned: no step. They begin small, as in the paper.
+    "als": LossDefaults(predicts=False, method="add", rate=OTHER_RATE, l2=0.03, scale=0.1),
+}
+"""docs/design/least-squares.md has other values of `l2`, on real sets."""
+LOSSES["auto"] = LOSSES["squared"]
 NEGATIVES: Mapping[str, Any] = {
     "when": "More for a better ranking, fewer for more lines/s.",
     "low": 1,
@@ -388,35 +416,30 @@ class MfSettings(EmbeddingSettings):
         return self.loss == "als"
 
     @property
+    def _chosen(self) -> LossDefaults:
+        return LOSSES[self.loss]
+
+    @property
     def predicts(self) -> bool:
         """Whether values are predicted, else items ranked."""
-        return self.loss in ("squared", "auto")
+        return self._chosen.predicts
 
     @property
     def method(self) -> str:
-        """Access method of the rows: plain steps for ratings, AdaGrad for rankings; rows that are
-        solved are assigned."""
-        if self.solves:
-            return "add"
-        if self.optimizer == "auto":
-            return "sgd" if self.predicts else "adagrad"
+        """Access method of the rows."""
+        if self.solves or self.optimizer == "auto":
+            return self._chosen.method
         return self.optimizer
 
     @property
     def rate(self) -> float:
         """`lr`, or the choice for the loss."""
-        if self.predicts:
-            return self.lr or (0.08 if self.method == "sgd" else 0.05)
-        return self.lr or (0.3 if self.method == "adagrad" else 0.05)
+        return self.lr or (self._chosen.rate if self.method == self._chosen.method else OTHER_RATE)
 
     @property
     def decay(self) -> float:
         """`l2`, or the choice for the loss."""
-        if self.l2 != L2_AUTO:
-            return self.l2
-        if self.solves:
-            return L2_OF_SOLVED
-        return L2_OF_VALUES if self.predicts else L2_OF_RANKINGS
+        return self.l2 if self.l2 != L2_AUTO else self._chosen.l2
 
     @property
     def row_dim(self) -> int:
@@ -424,7 +447,6 @@ class MfSettings(EmbeddingSettings):
 
     @property
     def first_scale(self) -> float:
-        """`scale`, or the choice for the loss: solved rows begin small, as in the paper."""
-        if self.scale or self.predicts:
-            return self.scale or 0.1
-        return (0.1 if self.solves else 0.5) / float(self.dim**0.5)
+        """`scale`, or the choice for the loss."""
+        scale, divided = self._chosen.scale, self._chosen.divided
+        return self.scale or (scale / float(self.dim**0.5) if divided else scale)
