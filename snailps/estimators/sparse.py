@@ -69,7 +69,7 @@ from snailps.models.sparse.batch import BIAS_KEY, batch_reader
 from snailps.models.sparse.clipping import names_of_keys
 from snailps.models.sparse.export import SavedModel, read_npz, write_saved
 from snailps.models.sparse.sample import all_labels, sample_of
-from snailps.models.sparse.settings import SparseSettings
+from snailps.models.sparse.settings import TESTED_LEAST, SparseSettings
 
 log = logging.getLogger(__name__)
 
@@ -137,6 +137,8 @@ class SparseEstimator(Estimator):
     """Column of the files with the labels."""
     _weight: str = ""
     """Column of the files with the weights."""
+    _held_out_of_file: float = 0.0
+    """The parameter `held_out` that only the file of `load` has; few rows are trained whole."""
 
     @contextlib.contextmanager
     def _input_of(self, data: Data) -> Iterator[FitInput]:
@@ -157,6 +159,9 @@ class SparseEstimator(Estimator):
             target = self._target(data, matrix.rows)
             of_columns = self._settings_of_columns(matrix, continues=data.continues)
             settings = {**target.settings, **of_columns}
+            held_out = getattr(self, "held_out", 0)
+            if data.continues and held_out and self._is_unasked(len(target.numbers)):
+                held_out = settings["held_out"] = 0.0
             self._checked(settings, ("epochs",))  # before they are written; epochs were
             numbers, weights = target.numbers, target.weights
             if files:
@@ -165,8 +170,7 @@ class SparseEstimator(Estimator):
                 spooled = spool_rows(matrix.source, numbers, sample_weight=weights)
             stack.enter_context(spooled)
             if target.balances:
-                held_out, seed = self.get_params()["held_out"], self.get_params()["seed"]
-                split = SparseSettings(held_out=held_out, seed=seed)
+                split = SparseSettings(held_out=held_out, seed=self.get_params()["seed"])
                 settings["class_weights"] = _balanced(spooled.path, split, target.balances)
             remarks, attributes = [], dict(target.attributes)
             if data.continues:
@@ -176,10 +180,15 @@ class SparseEstimator(Estimator):
                     settings["learnt_batch"] = said.learnt_batch
                 remarks = self._remarks_on_sizes(spooled.path)
             else:
-                attributes |= {**self._shape_of(matrix), "_kinds": None}
+                attributes |= {**self._shape_of(matrix), "_kinds": None, "_held_out_of_file": None}
             if isinstance(matrix.source, DictRows):
                 attributes["_kinds"] = matrix.source.kinds()
             yield FitInput(spooled, settings, attributes, remarks)
+
+    def _is_unasked(self, rows: int) -> bool:
+        """Whether few rows would be tested only because the opened file's lines were."""
+        is_of_file = self.held_out == self._held_out_of_file  # type: ignore[attr-defined]
+        return is_of_file and not self.stop_after and rows < TESTED_LEAST  # type: ignore[attr-defined]
 
     def _matrix(
         self,
@@ -493,7 +502,10 @@ class SparseEstimator(Estimator):
             raise ModelFileError(f"{path}: no model of {cls.__name__}: {error!r:.200}") from None
         attributes = cls._attributes_of(replace(model, extras=extras))
         known = cls.parameters.of_settings(model.settings)
-        return {**known, **attributes, **described, "_packed": packed}
+        of_file = 0.0 if "held_out" in parameters else known.get("held_out", 0.0)
+        return {
+            **known, **attributes, **described, "_packed": packed, "_held_out_of_file": of_file,
+        }  # fmt: skip
 
     @classmethod
     def _read(cls, path: str | os.PathLike[str]) -> tuple[Any, dict[str, Any]]:

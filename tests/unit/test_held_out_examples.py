@@ -262,10 +262,28 @@ def test_no_held_out_example_is_refused_before_the_training(tmp_path):
         line = line.replace(b":1", b":11")
     path.write_bytes(line)
     settings = LinearSettings(held_out=0.3, seed=4, input=(str(path),))
-    with connected(Linear) as make:
-        test = partial(Linear.validation(settings).test, results_of(make(settings)))
-        with pytest.raises(DataError, match=r"held_out: expected an example .*; hold out more"):
-            test()
+    refused = pytest.raises(DataError, match=r"held_out: expected an example .*; hold out more")
+    with connected(Linear) as make, refused:
+        Linear.validation(settings).test(results_of(make(settings)))
+    other = b"0 3:1\n"
+    while HELD.lines(other):
+        other = other.replace(b":1", b":11")
+    path.write_bytes(line + other)
+    with Scratch(str(tmp_path / "scratch"), 1 << 30) as scratch, refused:
+        Linear.measure(settings, InputFiles(expand(settings.input, scratch), scratch))
+
+
+@pytest.mark.parametrize("model", ["linear:Linear", "fm:FactorizationMachine", "net:Net"])
+def test_validation_examples_that_all_weigh_0_are_refused_before_the_training(tmp_path, model):
+    for name, weight in (("train", 1), ("test", 0)):
+        lines = [f"{number % 2},{weight},{number}.5\n" for number in range(4)]
+        (tmp_path / f"{name}.csv").write_text("y,w,a\n" + "".join(lines))
+    job = {"worker_class": f"snailps.models.sparse.{model}", "label_column": "y"}
+    job |= {"weight_column": "w", "input": str(tmp_path / "train.csv")}
+    made = Job(RawConfig.from_mapping(job | {"validation": str(tmp_path / "test.csv")}, "test"))
+    with pytest.raises(DataError, match=r"^validation: expected an example .*; give other files"):
+        prepare(made, 1)
+    made.close()
 
 
 def test_held_out_beside_validation_and_stop_after_without_either_are_refused():
@@ -369,6 +387,56 @@ def test_epochs_of_few_lines_are_decided_by_a_tenth_that_is_held_out(
     held_out = (made.settings.held_out, made.settings.stop_after)
     assert held_out == ((0.1, 10) if tests else (0, 0))
     assert (made.model.by_input.validation is not None) == tests
+
+
+@pytest.mark.parametrize("one_class", [False, True])
+def test_few_lines_that_cannot_be_tested_are_all_trained_where_nobody_asked(tmp_path, one_class):
+    path, split = tmp_path / "few.svm", Side(HeldOut.of(0.1, 1), is_held=True)
+    equal = [f"{number % 2} 3:{number}\n".encode() for number in range(2, 60)]
+    trained = [line for line in equal if not split.lines(line)]
+    held = next(line for line in equal if split.lines(line))
+    lines = trained * (1500 // len(trained))
+    if one_class:  # of the held-out line alone
+        lines, held = [line for line in trained if line[:1] != held[:1]] * 50, [held]
+        lines = (lines * 2)[:1500] + held
+    path.write_bytes(b"".join(lines))
+    job = {"worker_class": "snailps.models.sparse.net:Net", "input": str(path), "seed": "1"}
+    made = Job(RawConfig.from_mapping(job, "test"))
+    prepare(made, 1)
+    made.close()
+    assert (made.settings.held_out, made.settings.stop_after) == (0.0, 0)
+    asked = Job(RawConfig.from_mapping(job | {"held_out": "0.1"}, "test"))
+    with pytest.raises(DataError, match=r"held_out|held out"):
+        prepare(asked, 1)
+    asked.close()
+
+
+@pytest.mark.parametrize("model", ["linear:Linear", "fm:FactorizationMachine", "net:Net"])
+def test_few_lines_of_a_continued_model_are_tested_only_if_the_user_asks(tmp_path, model):
+    name = f"snailps.models.sparse.{model}"
+    cls = {"l": Linear, "f": FactorizationMachine, "n": Net}[model[0]]
+    before = cls.Settings(held_out=0.1, seed=1, encoding=Encoding(labels=(0.0, 1.0)).text)
+    rows = {array: np.zeros(0, np.uint64) for array in state_names("weights")}
+    write_model(str(tmp_path / "m.npz"), rows, model_settings(before) | {"worker_class": name})
+    path, split = tmp_path / "few.svm", Side(HeldOut.of(0.1, 1), is_held=True)
+    lines = [line for line in lines_of(100, "libsvm").splitlines(True) if not split.lines(line)]
+    job = {"worker_class": name, "continue_from": str(tmp_path / "m.npz"), "input": str(path)}
+
+    def held_out(**given):
+        made = Job(RawConfig.from_mapping(job | given, "test"))
+        try:
+            prepare(made, 1)
+        finally:
+            made.close()
+        return made.settings.held_out, made.model.by_input.validation is not None
+
+    path.write_bytes(b"".join(lines[:6]))
+    assert held_out() == (0.0, False)
+    for asked in ({"held_out": "0.1"}, {"stop_after": "2"}):
+        with pytest.raises(DataError, match=r"^held_out: expected an example .*hold out more"):
+            held_out(**asked)
+    path.write_bytes(lines_of(1000, "libsvm"))
+    assert held_out() == (0.1, True)
 
 
 def test_lines_that_are_held_out_already_decide_alone(tmp_path):

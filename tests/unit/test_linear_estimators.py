@@ -50,6 +50,7 @@ from snailps.models.packed_tables import (
     grown,
     put_tables,
     read_packed,
+    state_arrays,
     widened,
     write_packed,
 )
@@ -330,11 +331,32 @@ def test_classes_beyond_63_bits_are_named_to_partial_fit(jobs, given):
 
 
 def test_partial_fit_with_another_seed_is_refused_if_it_divides_the_rows(jobs):
-    model = snailps.LogisticRegression(held_out=0.1, seed=7).fit(X, [0, 1, 1, 0])
+    rows, y = np.tile(X, (25, 1)) + np.arange(100)[:, None], [0, 1, 1, 0] * 25
+    model = snailps.LogisticRegression(held_out=0.1, seed=7).fit(rows, y)
     model.set_params(seed=8)
     with pytest.raises(ParameterError, match="seed: the fitted model has 7, got 8"):
-        model.partial_fit(X, [0, 1, 1, 0])
-    model.set_params(held_out=0.0).partial_fit(X, [0, 1, 1, 0])
+        model.partial_fit(rows, y)
+    model.set_params(held_out=0.0).partial_fit(rows, y)
+
+
+def test_partial_fit_of_few_rows_tests_none_of_them_only_because_an_opened_file_did(jobs, tmp_path):
+    rows, y = np.tile(X, (25, 1)) + np.arange(100)[:, None], [0, 1, 1, 0] * 25
+    model = snailps.LogisticRegression(held_out=0.2).fit(rows, y)
+    model.partial_fit(rows, y)
+    model.save(tmp_path / "m.npz")
+    extras = {**jobs.saved.extras, **state_arrays(jobs.before[-1])}
+    saved = replace(jobs.saved, extras=extras)
+
+    def loaded(**parameters):
+        jobs.saved = saved
+        return snailps.LogisticRegression.load(tmp_path / "m.npz", **parameters)
+
+    loaded().partial_fit(rows, y)
+    loaded().set_params(stop_after=2).partial_fit(rows, y)
+    loaded(held_out=0.2).partial_fit(rows, y)
+    loaded().partial_fit(np.tile(rows, (10, 1)), y * 10)
+    shares = [settings.get("held_out", 0.2) for _, settings in jobs.asked]
+    assert shares == [0.2, 0.2, 0.0, 0.2, 0.2, 0.2]
 
 
 def test_partial_fit_goes_on_with_weights_and_state(jobs):

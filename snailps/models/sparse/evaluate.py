@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +24,8 @@ from snailps.data.elements import shown_names
 from snailps.data.encoding import NAME_FIRST, Encoding
 from snailps.data.held_out import Side
 from snailps.errors import DataError
-from snailps.files.blocks import files_of, head_of, test_files
+from snailps.files.blocks import cut, files_of, head_of, read_block, test_files
+from snailps.files.input_files import InputFiles
 from snailps.models.losses import LOSSES
 from snailps.models.sparse.batch import Batch, BatchReader, batch_reader
 from snailps.models.sparse.model import SparseModel
@@ -45,6 +47,8 @@ KEPT_BYTES = 64 << 20
 """Most bytes of validation examples that stay in memory; else files are read anew at each test."""
 _READ = "validation examples"
 """In `Results.memo`: all batches; empty if they are too many."""
+CHECKED_BYTES = 1 << 20
+"""Least bytes of lines to test on that are read before the training, if there are as many."""
 HEADS_MAX = 100
 """Files of the input, and hold-out files, that are checked before the training."""
 
@@ -146,26 +150,74 @@ def _advised(error: DataError, settings: SparseSettings) -> str:
     return str(error).replace(NAME_FIRST, advice)
 
 
+def check_tested(cls: type[SparseModel], settings: SparseSettings, files: InputFiles) -> None:
+    """Raise a `DataError` if the lines to test on have no example to measure, or, in their first
+    `CHECKED_BYTES`, a malformed one.  Called before the training, for the tests after each epoch.
+    """
+    s = settings
+    if not (s.validation or s.held_out):
+        return
+    if s.held_out:
+        texts: Iterable[tuple[bytes, str, int]] = (
+            (
+                read_block(piece.path, piece.start, piece.stop, unit="line", scratch=files.scratch),
+                piece.path,
+                piece.start,
+            )
+            for piece in cut(files.sources, CHECKED_BYTES)
+        )
+    else:
+        texts = texts_of(
+            s.validation, s.scratch_dir, s.scratch_bytes,
+            reading=s.reading(), block_bytes=CHECKED_BYTES,
+        )  # fmt: skip
+    side = s.side(is_held=True)
+    reader = batch_reader(replace(s, class_weights=()), bias=cls.has_bias(s), side=side)
+    has_any, size = False, 0
+    with _prefixed(s):
+        for text in texts:
+            batch = reader.read(*text)
+            has_any |= bool(batch.weights.any() if len(batch.weights) else len(batch))
+            size += len(text[0])
+            if has_any and size >= CHECKED_BYTES:
+                return
+    if not has_any:
+        raise _nothing_to_measure(s)
+
+
+@contextmanager
+def _prefixed(settings: SparseSettings) -> Iterator[None]:
+    """Name the setting that chose the lines to test on in errors of these."""
+    try:
+        yield
+    except DataError as error:
+        name = "held_out" if settings.held_out else "validation"
+        raise DataError(f"{name}: {_advised(error, settings)}") from None
+
+
+def _nothing_to_measure(settings: SparseSettings) -> DataError:
+    name, advice = "validation", "give other files"
+    if settings.held_out:
+        name, advice = "held_out", "hold out more lines, or none"
+    return DataError(
+        f"{name}: expected an example with a weight above 0, got none: there is nothing to "
+        f"measure; {advice}"
+    )
+
+
 def validation_of(cls: type[SparseModel], settings: SparseSettings) -> Validation | None:
     """The tests after each epoch; None without files of `validation` and without `held_out`."""
     if not (settings.validation or settings.held_out):
         return None
     paths, side = settings.validation, None
-    name, advice = "validation", "give other files"
     if settings.held_out:
         paths, side = settings.input, settings.side(is_held=True)
-        name, advice = "held_out", "hold out more lines"
 
     def test(results: Results) -> dict[str, float]:
-        try:
+        with _prefixed(settings):
             figures = evaluate(cls, results, paths, side=side, keeps=True)
-        except DataError as error:
-            raise DataError(f"{name}: {_advised(error, settings)}") from None
         if not figures["examples"]:
-            raise DataError(
-                f"{name}: expected an example with a weight above 0, got none: there is nothing to "
-                f"measure; {advice}"
-            )
+            raise _nothing_to_measure(settings)
         return {name: value for name, value in figures.items() if isinstance(value, float)}
 
     compared = LOSSES[settings.loss].judge().compared

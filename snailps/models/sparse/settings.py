@@ -39,6 +39,9 @@ from snailps.models.shared_settings import (
 METHODS = {"sgd": 1, "adagrad": 2, "ftrl": 4}
 """Access methods whose deltas of weights and state add up, with their numbers in kernels."""
 
+TESTED_LEAST = 1000
+"""Least examples of which some are held out unasked: a tenth of fewer decides nothing."""
+
 
 @dataclass(frozen=True, slots=True)
 class SparseSettings(JobSettings):

@@ -40,8 +40,10 @@ from snailps.data._examples import Examples
 from snailps.data._key_numbering import number_keys
 from snailps.data.examples import ExampleReader, entries_in
 from snailps.errors import DataError
+from snailps.files.blocks import expand
 from snailps.files.input_files import InputFiles
 from snailps.files.reading import Reading
+from snailps.files.scratch import Scratch
 from snailps.models.block_trainer import Prepared, Rates, Span, Sums
 from snailps.models.copied_rows import CopiedRows
 from snailps.models.exchange_times import DRIFT, STEPS_MIN, ExchangeRule
@@ -69,6 +71,7 @@ from snailps.models.sparse.model import SparseModel, loss_unit
 from snailps.models.sparse.sample import encoded
 from snailps.models.sparse.settings import (
     METHODS,
+    TESTED_LEAST,
     SparseSettings,
     check_method,
 )
@@ -105,9 +108,9 @@ BLOCK_BYTES_SMALL = 1 << 20
 """Bytes below which the lease of a block costs more than a tenth of its training."""
 ENTRIES_A_THREAD = 1 << 12
 """Least entries for each thread: fewer are trained before another thread has woken."""
-TESTED_LEAST, TESTED_SHARE, TESTED_EPOCHS = 1000, 0.1, 10
-"""Least examples of which a share is held out to decide the epochs of a model that learns by heart,
-that share, and the epochs without a better figure after which it ends."""
+TESTED_SHARE, TESTED_EPOCHS = 0.1, 10
+"""Share of examples that is held out to decide the epochs of a model that learns by heart, and the
+epochs without a better figure after which it ends."""
 SAMPLE = 1 << 16
 """Most entries of a block whose steps are counted: to count one costs half a step."""
 EPS = 1e-8
@@ -190,12 +193,26 @@ class SparseWorker(SparseModel, Adopted, Reported):
         the classes of labels that are texts.
         """
         begun = warm_start.adopt(cls, settings, explicit)
-        return evaluate.with_names(evaluate.with_columns(begun), explicit)
+        named = evaluate.with_names(evaluate.with_columns(begun), explicit)
+        return cls._whole_if_few(named, explicit)
 
     @classmethod
     def measure(cls, settings: SparseSettings, files: InputFiles) -> JobSettings:
         """Encode labels and values by a sample of the input; check all files by that encoding."""
-        settings = cls._tested_on_few(settings, files)
+        tested = cls._tested_on_few(settings, files)
+        if tested is not settings:
+            # Nobody asked for this test, so lines of which none can be held out are all trained.
+            with contextlib.suppress(DataError):
+                measured = cls._measured(tested, files)
+                log.info(
+                    "epochs: auto: a tenth of the examples is held out, and decides how many are "
+                    "trained; epochs: N trains on all of them"
+                )
+                return measured
+        return cls._measured(settings, files)
+
+    @classmethod
+    def _measured(cls, settings: SparseSettings, files: InputFiles) -> JobSettings:
         measured = encoded(
             warm_start.with_labels(cls, settings, files),
             files,
@@ -204,6 +221,7 @@ class SparseWorker(SparseModel, Adopted, Reported):
             farthest=cls.farthest(settings),
         )
         evaluate.check_input(cls, measured)
+        evaluate.check_tested(cls, measured, files)
         return measured
 
     @classmethod
@@ -273,11 +291,32 @@ class SparseWorker(SparseModel, Adopted, Reported):
         most = ENOUGH if s.method not in cls.falling else ENOUGH_FALLING
         if examples < TESTED_LEAST or entries_in(files, reader, most // EPOCHS) >= most // EPOCHS:
             return s
-        log.info(
-            "epochs: auto: a tenth of the examples is held out, and decides how many are trained; "
-            "epochs: N trains on all of them"
-        )
         return replace(s, held_out=TESTED_SHARE, stop_after=TESTED_EPOCHS)
+
+    @classmethod
+    def _whole_if_few(
+        cls, settings: SparseSettings, explicit: Callable[[str], str | None]
+    ) -> SparseSettings:
+        """Train all of a few lines with which a model goes on, whose file alone holds lines out."""
+        s = settings
+        is_asked = explicit("held_out") is not None or s.stop_after
+        if is_asked or not (s.continue_from and s.held_out and s.input):
+            return s
+        whole = replace(s, held_out=0.0)
+        # What cannot be read is reported by the checks that follow.
+        with (
+            contextlib.suppress(DataError),
+            Scratch(s.scratch_dir, s.scratch_bytes, tables=s.reading()) as scratch,
+        ):
+            files, reader = InputFiles(expand(s.input, scratch), scratch), cls._counting(whole)
+            if entries_in(files, reader, TESTED_LEAST, labels_only=True) < TESTED_LEAST:
+                log.info(
+                    "held_out: %g, of %s, is not taken over: fewer than %s examples are all "
+                    "trained, and not tested. Set held_out to test on some of them",
+                    s.held_out, s.continue_from, f"{TESTED_LEAST:,}",
+                )  # fmt: skip
+                return whole
+        return s
 
     @staticmethod
     def _counting(settings: SparseSettings) -> ExampleReader:
