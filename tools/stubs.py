@@ -232,7 +232,7 @@ def estimators() -> str:
         lines += [f"    {name}: {kind}" for name, kind in types.items()]
         parameters = [f"{name}: {kind} = {defaults[name]!r}" for name, kind in types.items()]
         lines += [f"    def __init__(self, *, {', '.join(parameters)}) -> None: ..."]
-    lines += ["READERS: dict[str, dict[str, dict[str, str]]]", f"__all__ = {package.__all__}", ""]
+    lines += [f"__all__ = {package.__all__}", ""]
     return "\n".join(lines)
 
 

@@ -30,27 +30,6 @@ _HOMES = {
 
 __all__ = sorted(_HOMES)
 
-READERS = {
-    "examples": {
-        "snailps.models.sparse.linear:Linear": {
-            "": "LogisticRegression",
-            "squared": "LinearRegression",
-            "poisson": "PoissonRegressor",
-        },
-        "snailps.models.sparse.fm:FactorizationMachine": {
-            "": "FMClassifier",
-            "squared": "FMRegressor",
-        },
-        "snailps.models.sparse.net:Net": {"": "SparseNetClassifier"},
-        "snailps.models.mlp:Mlp": {"": "MLPClassifier"},
-    },
-    "names": {
-        "snailps.models.embeddings.kge:KnowledgeGraph": {"": "KnowledgeGraph"},
-        "snailps.models.embeddings.mf:MatrixFactorization": {"": "MatrixFactorization"},
-    },
-}
-"""Which estimator reads an ``.npz``: by kind of model, worker class, and loss ("": any other)."""
-
 
 def __getattr__(name: str) -> object:
     if name not in _HOMES:

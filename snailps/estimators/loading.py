@@ -16,10 +16,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from snailps.errors import ModelFileError
-from snailps.estimators import READERS
 from snailps.files.array_archives import DAMAGED
 from snailps.files.model_file import ModelFile
-from snailps.models import reader_of
+from snailps.models import MODELS, Model
 from snailps.vectors.files import load_model
 
 if TYPE_CHECKING:
@@ -103,12 +102,15 @@ def load(
 
 def kind_of(path: str | os.PathLike[str]) -> str:
     """Return the kind of model in an ``.npz``, "examples" or "names"; empty: another file."""
-    return _reader_of(path)[0]
+    model = _model_of(path)[0]
+    if model is None:
+        return ""
+    return "names" if model.reader else "examples"
 
 
 def fitted_of(path: str | os.PathLike[str]) -> Any:
     """Open a file as a fitted estimator; the ModelFileError of another file says what it is."""
-    _, name = _reader_of(path)
+    _, name = _model_of(path)
     if not name:
         from snailps.models.sparse.export import read_npz
 
@@ -119,24 +121,25 @@ def fitted_of(path: str | os.PathLike[str]) -> Any:
 
 def embedding_of(path: str | os.PathLike[str]) -> GraphModel | FactorModel | None:
     """Open a knowledge graph or a matrix factorisation; None: the file holds neither."""
-    worker_class = str(_header_of(path)[0].get("worker_class", ""))
-    module, _, name = reader_of(worker_class).partition(":")
+    trained = _header_of(path)[0].get("worker_class")
+    reader = next((m.reader for m in MODELS.values() if m.worker_class == trained), "")
+    module, _, name = reader.partition(":")
     if not module:
         return None
-    model: GraphModel | FactorModel = getattr(importlib.import_module(module), name)(path)
-    return model
+    embeddings: GraphModel | FactorModel = getattr(importlib.import_module(module), name)(path)
+    return embeddings
 
 
-def _reader_of(path: str | os.PathLike[str]) -> tuple[str, str]:
-    """Return the kind of model in an ``.npz`` and the estimator that reads it; empty: neither."""
+def _model_of(path: str | os.PathLike[str]) -> tuple[Model | None, str]:
+    """Return the model in an ``.npz`` and the estimator that opens it; None: another file."""
     settings, saved = _header_of(path)
-    model, loss = str(settings.get("worker_class")), str(settings.get("loss"))
-    for kind, models in READERS.items():
-        if saved and any(saved in names.values() for names in models.values()):
-            return kind, saved
-        if not saved and model in models:
-            return kind, models[model].get(loss, models[model][""])
-    return "", ""
+    for model in MODELS.values():
+        if saved and saved in model.estimators.values():
+            return model, saved
+        if not saved and model.estimators and model.worker_class == settings.get("worker_class"):
+            loss = str(settings.get("loss"))
+            return model, model.estimators.get(loss, model.estimators[""])
+    return None, ""
 
 
 def _header_of(path: str | os.PathLike[str]) -> tuple[dict[str, Any], str]:

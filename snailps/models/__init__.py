@@ -29,6 +29,8 @@ class Model:
     """Command to try next, with a place for the finished model's file."""
     fixed: Mapping[str, str] = field(default_factory=dict)
     """Settings that set this command apart from others with the same model."""
+    estimators: Mapping[str, str] = field(default_factory=dict)
+    """Estimators that open the finished model's ``.npz``, by loss; "": of any other loss."""
     reader: str = ""
     """Class that opens the finished model's file and answers questions about names."""
 
@@ -59,22 +61,30 @@ MODELS: Mapping[str, Model] = {
         "snailps.models.sparse.linear:Linear",
         "snailps.models.sparse.linear:LinearSettings",
         "Logistic, linear and multinomial regression on sparse examples.",
+        estimators={
+            "": "LogisticRegression",
+            "squared": "LinearRegression",
+            "poisson": "PoissonRegressor",
+        },
     ),
     "fm": Model(
         "snailps.models.sparse.fm:FactorizationMachine",
         "snailps.models.sparse.fm:FmSettings",
         "Factorization machine: weights and pairwise interactions of sparse features.",
+        estimators={"": "FMClassifier", "squared": "FMRegressor"},
     ),
     "sparse_net": Model(
         "snailps.models.sparse.net:Net",
         "snailps.models.sparse.net:NetSettings",
         "A network whose huge sparse first layer computes on the servers.",
+        estimators={"": "SparseNetClassifier"},
     ),
     "mlp": Model(
         "snailps.models.mlp:Mlp",
         "snailps.models.mlp:MlpSettings",
         "A multilayer perceptron on dense examples in idx files, as MNIST.",
         "--train train-images-idx3-ubyte.gz --test t10k-images-idx3-ubyte.gz --output out/mnist",
+        estimators={"": "MLPClassifier"},
     ),
     "kge": Model(
         "snailps.models.embeddings.kge:KnowledgeGraph",
@@ -82,6 +92,7 @@ MODELS: Mapping[str, Model] = {
         "Knowledge graph: TransE, DistMult, ComplEx or RotatE on triples of names.",
         "--train train.txt --test test.txt --output out/graph",
         ask="predict {} FILE -k 5",
+        estimators={"": "KnowledgeGraph"},
         reader="snailps.models.embeddings.queries:GraphModel",
     ),
     "mf": Model(
@@ -90,6 +101,7 @@ MODELS: Mapping[str, Model] = {
         "Matrix factorisation: ratings, or rankings of what users chose.",
         "--train ratings.csv --test held-out.csv --output out/ratings",
         ask="recommend {} -k 5",
+        estimators={"": "MatrixFactorization"},
         reader="snailps.models.embeddings.queries:FactorModel",
     ),
     "fedavg": Model(
@@ -123,8 +135,3 @@ class _SettingsByModel(Mapping[str, "type[JobSettings]"]):
 
 
 SETTINGS: Mapping[str, type[JobSettings]] = _SettingsByModel()
-
-
-def reader_of(worker_class: str) -> str:
-    """Class that opens the files of the model with this worker class; empty: there is none."""
-    return next((m.reader for m in MODELS.values() if m.worker_class == worker_class), "")
