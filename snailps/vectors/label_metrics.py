@@ -17,9 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snailps.data._labelled import Lines
-from snailps.data.label_words import prefix_of
+from snailps.data.label_words import label_of, prefix_of, word_of
 from snailps.dataclass import dataclass
-from snailps.errors import DataError
+from snailps.errors import DataError, near_name
 from snailps.vectors.label_meter import Meter
 from snailps.vectors.label_scores import LabelScoreSums, scores_of
 from snailps.vectors.words import to_bytes, to_text
@@ -30,6 +30,8 @@ F1, PRECISION_AT_RECALL, RECALL_AT_PRECISION = "f1", "precision-at-recall", "rec
 MACRO_F1, ACCURACY, LOSS = "macro-f1", "accuracy", "loss"
 OF_ALL = (MACRO_F1, ACCURACY, LOSS)
 """Figures that are of all labels only."""
+SHOWN = 5
+"""Labels that an error names."""
 _FORMS = (
     f"{F1}, {F1}:LABEL, {', '.join(OF_ALL)}, {PRECISION_AT_RECALL}:R or {RECALL_AT_PRECISION}:P "
     "with R and P from 0 to 1, and :LABEL after them for one label"
@@ -90,6 +92,11 @@ class Metric:
         """Whether weights of lines and labels count."""
         return not self.level
 
+    def check(self, labels: Sequence[str]) -> None:
+        """Refuse a label that is not among `labels`, with a DataError."""
+        if self.label:
+            self._number(labels)
+
     def of_sums(self, sums: LabelScoreSums, labels: Sequence[str]) -> float:
         """Return F1 or accuracy, of counts of the best labels."""
         if self.name == MACRO_F1:
@@ -138,13 +145,21 @@ class Metric:
         return self.of_sums(sums, labels)
 
     def _number(self, labels: Sequence[str]) -> int:
-        """Return the number of the metric's label, which may lack the prefix of all labels."""
+        """Return the number of the metric's label, which may lack the prefix of all labels, and
+        then be as it was before it became a word (`word_of`).
+        """
         names = list(labels)
         prefix = to_text(prefix_of([to_bytes(name) for name in names]))
-        for name in (self.label, prefix + self.label):
+        for name in (self.label, prefix + self.label, prefix + word_of(self.label)):
             if name in names:
                 return names.index(name)
+        if not (prefix and self.label.startswith(prefix)):  # in the form of the label
+            names = [label_of(name, prefix) for name in names]
+        near = near_name(self.label, names)
+        hint = f"; did you mean {near!r:.60}" if near else ""
+        shown = ", ".join(f"{name!r:.60}" for name in names[:SHOWN])
+        more = ", ..." if len(names) > SHOWN else ""
         raise DataError(
-            f"metric: the input has no label {self.label!r:.60}; it has {len(labels):,}, such as "
-            f"{labels[0]!r:.60}"
+            f"metric: the input has no label {self.label!r:.60}{hint}. It has {len(names):,}: "
+            f"{shown}{more}"
         )

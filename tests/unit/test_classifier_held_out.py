@@ -418,3 +418,22 @@ def test_calibration_asks_for_held_out_lines():
         replace(SMALL, held_out=0.0, calibrate=True).validate(lambda name: name)
     with pytest.raises(ConfigError, match="calibrate: expected false with loss hs"):
         replace(SMALL, calibrate=True, loss="hs").validate(lambda name: name)
+
+
+@pytest.mark.parametrize(
+    ("given", "text", "error"),
+    [
+        ({"held_out": 1e-9}, TEXT, "held_out: expected a line to test on, got none: .*, or none"),
+        ({}, b"__label__fish the cat\n", "validation: none of 1 held-out lines has both a label"),
+        ({"soft_labels": True}, b"__label__pet:0 the cat\n", "validation: expected a weight abo"),
+    ],
+)
+def test_lines_that_measure_nothing_are_refused_before_the_training(tmp_path, given, text, error):
+    path = tmp_path / "lines.txt"
+    path.write_bytes(text)
+    name = "input" if "held_out" in given else "validation"
+    settings = replace(SMALL, **{"held_out": 0.0, name: (str(path),), **given})
+    with pytest.raises(DataError, match=f"^{error}"):
+        summary_of(settings, TEXT)
+    path.write_bytes(text + TEXT)
+    summary_of(replace(settings, held_out=0.3 if name == "input" else 0.0), TEXT)

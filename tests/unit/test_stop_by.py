@@ -1,11 +1,13 @@
 """`stop_by`: which figure of the tests after each epoch decides, for each model that has them."""
 
+from contextlib import nullcontext
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from snailps.data._labelled import Lines
+from snailps.data._text import WordCounter
 from snailps.data.vocabulary import Vocabulary
 from snailps.errors import ConfigError, DataError
 from snailps.master.job.epoch_figures import EpochFigures
@@ -119,10 +121,30 @@ def test_what_a_classifier_cannot_stop_by_is_refused(settings, error):
         ClassifierSettings(**settings).validate(lambda name: name)
 
 
-def test_label_that_the_text_lacks_is_refused_with_the_first_test():
-    s = ClassifierSettings(stop_by="f1:eggs", stop_after=1)
-    with pytest.raises(DataError, match="stop_by: the input has no label 'eggs'"):
-        figures(s, part_of(TRUTH, CHANCES))
+@pytest.mark.parametrize("of_one", ["f1", "precision-at-recall:.5", "recall-at-precision:.5"])
+@pytest.mark.parametrize(
+    ("label", "error"),
+    [
+        # In the form in which the label is given: as in memory, or as in a file.
+        ("hm", r"no label 'hm'; did you mean 'ham'\. It has 3: .*'ham'.*'salt water'"),
+        ("__label__hm", r"no label '__label__hm'; did you mean '__label__ham'\. It has 3: '__la"),
+        ("eggs", r"no label 'eggs'\. It has 3: "),
+        ("ham", None),
+        ("salt water", None),
+        ("salt%20%water", None),
+        ("__label__spam", None),
+    ],
+)
+def test_label_that_the_text_lacks_is_refused_before_the_training(tmp_path, of_one, label, error):
+    path = tmp_path / "valid.txt"
+    path.write_bytes(b"__label__ham egg\n")
+    s = ClassifierSettings(stop_by=f"{of_one}:{label}", stop_after=1, validation=(str(path),))
+    surveyor = Classifier.surveyor(s)
+    counter = WordCounter()
+    counter.count(b"__label__ham egg\n__label__spam tin egg\n__label__salt%20%water sea egg\n" * 9)
+    surveyor.add(bytes(8) + counter.dump())
+    with pytest.raises(DataError, match=f"^stop_by: .*{error}") if error else nullcontext():
+        surveyor.result()
 
 
 @pytest.mark.parametrize(

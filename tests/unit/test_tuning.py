@@ -457,6 +457,23 @@ def test_label_of_a_metric_may_lack_its_prefix(model, metric):
         value("l99")
 
 
+@pytest.mark.parametrize(
+    ("metric", "line", "error"),
+    [
+        ("f1:l11", "__label__l1 x", r"^metric: the input has no label 'l11'; did you mean 'l1'"),
+        ("f1", "__label__new x", "^none of the 1 lines of validation has both a label and a w"),
+    ],
+)
+def test_what_no_trial_can_measure_is_refused_before_the_first(
+    texts, tmp_path, monkeypatch, metric, line, error
+):
+    monkeypatch.setattr(tuning, "trained", None)
+    (tmp_path / "valid.txt").write_text(f"{line}\n")
+    base = replace(texts, validation=(str(tmp_path / "valid.txt"),), maxn=0, minn=0)
+    with pytest.raises(DataError, match=error):
+        Tuner(base, {"maxn", "minn"}, Metric.of(metric), effort=Effort(600, 1)).run()
+
+
 def test_validation_lines_that_all_weigh_0_cannot_judge(model):
     opened = LabelModel(model)
     names = [label.decode() for label in opened.labels]

@@ -13,7 +13,9 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -51,6 +53,9 @@ SCORES_MAX = 1 << 22
 """Probabilities computed at a time: 16 MiB."""
 HEADS_MAX = 100
 """Files whose first lines are examined before the training."""
+LOOKED_AT = 256 << 20
+"""Most bytes of files in which a line to measure is looked for before the training: it costs as
+much as unpacking them, and larger ones have some."""
 _READ = "held-out lines"
 """In `Results.memo`: the reader of lines, and all pieces if they are few."""
 KEPT_FEATURES = 1 << 24
@@ -140,6 +145,70 @@ def check(settings: ClassifierSettings) -> None:
     except DataError as error:
         raise DataError(f"validation: {error}") from None
     warn_of_trained(s.validation, s.input)
+
+
+def check_tested(settings: ClassifierSettings, words: Vocabulary, labels: Vocabulary) -> None:
+    """Refuse a label in `stop_by` that the trained lines lack, and lines to test on that have
+    nothing to measure.  Called before the training, once it is known what the trained lines have;
+    `settings` are those of `ngram_rows.surveyed`.
+    """
+    s = settings
+    if not (has_held_out(s) and (s.validation or s.input)):
+        return
+    with _of_stop_by():
+        Metric.of(s.stop_by or F1).check([to_text(label) for label in labels.words])
+    if _size(s.validation or s.input) > LOOKED_AT:
+        return
+    reader, sums = line_reader(s, words, labels), LabelScoreSums(len(labels))
+    for text in held_out_texts(s):
+        lines = reader.read(text)
+        none = np.zeros((len(lines.label_ptr) - 1, 1))
+        sums.add(lines, none.astype(np.int32), none.astype(np.float32), 0.0)
+        if sums.gold.any():
+            return
+    _refuse_unmeasured(s, sums, labels)
+
+
+def _size(paths: Sequence[str]) -> int:
+    """Bytes of the files that are on this machine."""
+    total = 0
+    for path in test_files(paths):
+        with suppress(OSError, ValueError):
+            total += os.path.getsize(path)  # noqa: PTH202
+    return total
+
+
+@contextmanager
+def _of_stop_by() -> Iterator[None]:
+    """Name `stop_by` in errors of a metric."""
+    try:
+        yield
+    except DataError as error:
+        raise DataError(f"stop_by: {str(error).removeprefix('metric: ')}") from None
+
+
+def _refuse_unmeasured(
+    settings: ClassifierSettings, sums: LabelScoreSums, labels: Vocabulary
+) -> None:
+    """Raise a DataError if the lines to test on have nothing to measure."""
+    what, advice = "held_out", "hold out more lines, or none"
+    if settings.validation:
+        what, advice = "validation", "give other files"
+    if not sums.lines + sums.skipped:
+        raise DataError(
+            f"{what}: expected a line to test on, got none: of equal lines all are trained or all "
+            f"held out; {advice}"
+        )
+    if not sums.lines:
+        raise DataError(
+            f"{what}: none of {sums.skipped:,} held-out lines has both a label and a word of the "
+            f"trained lines, whose labels are like {shown_bytes(labels.words[0])}: {advice}"
+        )
+    if not sums.gold.any():
+        raise DataError(
+            f"{what}: expected a weight above 0 of a text or a label, got 0 for all {sums.lines:,} "
+            f"held-out lines: there is nothing to measure; {advice}"
+        )
 
 
 def calibrated(settings: ClassifierSettings, path: str) -> Mapping[str, Any]:
@@ -333,24 +402,7 @@ def figures_of(
             "lines",
             f"{sums.skipped:,}", f"{sums.lines + sums.skipped:,}",
         )  # fmt: skip
-    what, advice = "held_out", "hold out more lines"
-    if settings.validation:
-        what, advice = "validation", "give other files"
-    if not sums.lines + sums.skipped:
-        raise DataError(
-            f"{what}: expected a line to test on, got none: of equal lines all are trained or all "
-            f"held out; {advice}"
-        )
-    if not sums.lines:
-        raise DataError(
-            f"{what}: none of {sums.skipped:,} held-out lines has both a label and a word of the "
-            f"trained lines, whose labels are like {shown_bytes(labels.words[0])}: {advice}"
-        )
-    if not sums.gold.any():
-        raise DataError(
-            f"{what}: expected a weight above 0 of a text or a label, got 0 for all {sums.lines:,} "
-            f"held-out lines: there is nothing to measure; {advice}"
-        )
+    _refuse_unmeasured(settings, sums, labels)
     scores = scores_of(labels.words, sums, 1, None, None)
     figures = {
         "f1_at_1": scores.f1 or 0.0,
@@ -360,10 +412,8 @@ def figures_of(
     }
     if (name := figures_for(settings).get(settings.stop_by, ("loss",))[0]) not in figures:
         names = [to_text(label) for label in labels.words]
-        try:
+        with _of_stop_by():
             figures[name] = metric.value(names, meter) if meter else metric.of_sums(sums, names)
-        except DataError as error:
-            raise DataError(f"stop_by: {str(error).removeprefix('metric: ')}") from None
     return {name: round(value, 6) for name, value in figures.items()}
 
 

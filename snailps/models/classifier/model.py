@@ -16,7 +16,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
@@ -164,6 +163,11 @@ def _unpack(results: Results) -> tuple[ClassifierSettings, Vocabulary, Vocabular
     return s, *unpack_summary(summary)
 
 
+def surveyor_of(settings: ClassifierSettings, summarize: Callable[..., bytes]) -> WordSurveyor:
+    """What counts words and labels, and the labels' weights where these decide anything."""
+    return WeighedSurveyor(summarize) if settings.sums_labels else WordSurveyor(summarize)
+
+
 def _say_how_to_shrink(s: ClassifierSettings, summary: bytes) -> None:
     """Log what a large model file consists of, and the settings that make it smaller."""
 
@@ -228,9 +232,13 @@ class Classifier(TextModel, Adopted, Reported):
 
     @classmethod
     def surveyor(cls, settings: Any) -> WordSurveyor:
-        if not settings.sums_labels:
-            return super().surveyor(settings)
-        return WeighedSurveyor(partial(cls.summarize, settings))
+        def summarize(*counts: Any) -> bytes:
+            summary = cls.summarize(settings, *counts)
+            s, rest = surveyed(settings.decided(small=False), summary)
+            held_out.check_tested(s, *unpack_summary(rest))
+            return summary
+
+        return surveyor_of(settings, summarize)
 
     @classmethod
     def summarize(

@@ -15,7 +15,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -44,7 +44,7 @@ from snailps.models.classifier.lines import (
     spans,
     stepped,
 )
-from snailps.models.classifier.model import Classifier, part_of, unpack_summary
+from snailps.models.classifier.model import Classifier, part_of, surveyor_of, unpack_summary
 from snailps.models.classifier.outputs import Ints, Outputs, output_rows
 from snailps.models.classifier.settings import ClassifierSettings
 from snailps.models.classifier.weights import factors_in, weighed
@@ -157,7 +157,7 @@ class TrialText:
 
     def _read_once(self, *values: Any) -> TrialLines:
         s = replace(self._settings, **dict(zip(READ, values, strict=True)), output="")
-        surveyor = Classifier.surveyor(s)
+        surveyor = surveyor_of(s, partial(Classifier.summarize, s))
         surveyor.add(self._counts)
         s, summary = surveyed(s, surveyor.result())
         words, labels = unpack_summary(summary)

@@ -19,6 +19,8 @@ from contextlib import suppress
 from numbers import Real
 from typing import Any, TypeAlias
 
+import numpy as np
+
 from snailps import kernels
 from snailps.data.arguments import whole_number
 from snailps.dataclass import dataclass, field, replace
@@ -413,6 +415,10 @@ class Tuner:
                 f"autotune: expected fewer predictions (-k) with {self._metric.name} than the "
                 f"input has labels, {len(examples.labels):,}; got {self._predictions:,}: {_ALL}"
             )
+        labels = [to_text(label) for label in examples.labels.words]
+        self._metric.check(labels)
+        none = np.zeros((len(examples.held_out.label_ptr) - 1, 1), np.int32)
+        Metric().value(labels, [(examples.held_out, (none, none.astype(np.float32)))])
         began = time.monotonic()
         try:
             rows = trained(examples, s, trial.epochs, pool, self._stop)
@@ -421,7 +427,6 @@ class Tuner:
         seconds = time.monotonic() - began
         self._costs[_features_of(trial)] = examples.features
         self._paid.append((seconds, self._work_of(trial)))
-        labels = [to_text(label) for label in examples.labels.words]
         return self._metric.value(labels, self._answers(examples, s, rows, text))
 
     def _answers(
