@@ -74,6 +74,7 @@ PRODUCTS = {
         "vectors.label_prediction", "vectors.label_scores", "vectors.labelled_lines",
         "vectors.labelling",
     ),
+    "duplicates": ("duplicates",),
     "examples": (
         "data._admission", "data._example_lines", "data._examples", "data.array_files",
         "data.encoding", "data.example_files", "data.examples", "data.feature_rows",
@@ -92,8 +93,8 @@ PRODUCTS = {
     "serving": ("serving",),
     "fasttext": ("fasttext",),
 }  # fmt: skip
-"""What is trained, and what is built on trained rows.  `examples`: linear models, factorisation
-machines, nets; `names`: factors and graphs."""
+"""What is trained, what is built on trained rows, and what chooses texts to train on.  `examples`:
+linear models, factorisation machines, nets; `names`: factors and graphs; `duplicates`: copies."""
 OTHERS = {
     "doors": ("__init__", "__main__", "cli"),
     "local": ("local",),
@@ -130,6 +131,7 @@ def room_of(module: str) -> str:
 PAGES = {
     "words": ("fasttext.md",),
     "classifier": ("classifier.md", "filter.md"),
+    "duplicates": ("duplicates.md",),
     "examples": ("dense_models.md", "sparse_data.md", "sparse_models.md"),
     "names": ("knowledge_graphs.md", "matrix_factorisation.md", "design/least-squares.md"),
     "fedavg": ("fedavg.md",),

@@ -54,8 +54,10 @@ ALLOWED = {
     "files": {*LEAVES, "config"},
     "data": {*LEAVES, "config", "files", "kernels", *BUILDS},
     "vectors": {*LEAVES, "config", "files", "kernels", *BUILDS, "data"},
+    # Copies of texts, found by words.
+    "duplicates": {*NUMERIC},
     # Texts that classifiers keep.
-    "filtering": {*NUMERIC, "api"},
+    "filtering": {*NUMERIC, "duplicates", "api"},
     "transport": {*LEAVES, "config"},
     "store": {*LEAVES, "config"},
     # What users touch: it knows no process.  What is below shard, node and models knows neither.
@@ -87,13 +89,14 @@ ALLOWED = {
     # What users write `snailps.` before.
     "__init__": {
         *NUMERIC, "store", "api", "models", "local", "estimators", "serving", "filtering",
+        "duplicates",
     },
 }  # fmt: skip
 LAYERS = [
     {"outward"},
     {"dataclass", "earlier_names", "errors"},
     {"pieces", "pointers", "registry"},
-    {"config", "abi", "data", "files", "kernels", "vectors"},
+    {"config", "abi", "data", "files", "kernels", "vectors", "duplicates"},
     {"transport", "store"},
     {"api"},
     {"shard", "node"},
@@ -116,6 +119,7 @@ THREADS = {"threading", "multiprocessing", "concurrent.futures", "subprocess"}
 DENIED = {
     "errors": SOCKETS | TIME | THREADS,
     "config": SOCKETS | THREADS,
+    "duplicates": SOCKETS | TIME,
     "filtering": SOCKETS | THREADS,
     "_kernels": SOCKETS | TIME | THREADS,
     "kernels": SOCKETS | TIME | THREADS,

@@ -1,0 +1,461 @@
+/* Pages as near-duplicates are found by: words, 3-grams, keys, sets, and windows of benchmarks.
+ *
+ * bytes -> snail_read_words -> hashes of words, 128 bits of their sequence
+ *     -> snail_grams -> 32-bit hashes of 3-grams -> snail_page_keys, snail_distinct
+ *     -> snail_roll -> hashes of windows of words -> the least of a page; lines of benchmarks
+ *
+ * docs/duplicates.md publishes every definition: stored keys are compared by other releases, so no number
+ * here may change without another format.  All of it is whole numbers: the bits are the same on each
+ * processor.  One build will do: wider registers gain nothing where hashing the words and walking the windows
+ * are chains of 64-bit multiplications (bench/duplicates.py).
+ *
+ * Must not know files, rows, or who keeps a page.
+ */
+#ifndef SNAILPS_DUPLICATES_PAGES_H
+#define SNAILPS_DUPLICATES_PAGES_H
+
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+#error "words are hashed eight bytes at a time, as little-endian numbers"
+#endif
+
+#define SNAIL_NO_KEY (~(uint64_t)0)
+#define SNAIL_EMPTY_BIN (~(uint32_t)0)
+#define SNAIL_RADIX 0x9E3779B97F4A7C15u /* of windows: a sum of words times its powers */
+
+static inline uint64_t snail_fold(uint64_t a, uint64_t b) {
+    const unsigned __int128 product = (unsigned __int128)a * b;
+    return (uint64_t)product ^ (uint64_t)(product >> 64);
+}
+
+/* splitmix64's last step: one to one. */
+static inline uint64_t snail_mix(uint64_t z) {
+    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
+    z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
+    return z ^ (z >> 31);
+}
+
+static inline uint64_t snail_key(uint64_t key) {
+    return key == SNAIL_NO_KEY ? key - 1 : key;
+}
+
+static inline uint32_t snail_mix32(uint32_t x) {
+    x = (x ^ (x >> 16)) * 0x7FEB352Du;
+    x = (x ^ (x >> 15)) * 0x846CA68Bu;
+    return x ^ (x >> 16);
+}
+
+/* What a page is worked on in; each array has room for the longest page of a batch. */
+typedef struct snail_desk {
+    uint8_t *low;     /* the text in lower case, and 64 bytes more: eight at a time are read */
+    uint32_t *edges;  /* begin and end of each run of letters */
+    uint64_t *words;  /* hashes */
+    uint64_t *sums;   /* of windows */
+    uint32_t *grams;
+    uint32_t *sorted; /* and counts of buckets after it */
+    uint64_t exact[2];
+} snail_desk;
+
+static void snail_close_desk(snail_desk *desk) {
+    free(desk->low);
+    free(desk->edges);
+    free(desk->words);
+    free(desk->sums);
+    free(desk->grams);
+    free(desk->sorted);
+}
+
+/* 0, or -1: no memory. */
+static int snail_open_desk(snail_desk *desk, int64_t bytes) {
+    const size_t words = (size_t)bytes / 2 + 8; /* a word is a byte and a gap, or a character of three */
+    desk->low = malloc((size_t)bytes + 192);
+    desk->edges = malloc(4 * (2 * words + 8));
+    desk->words = malloc(8 * words);
+    desk->sums = malloc(8 * words);
+    desk->grams = malloc(4 * words);
+    desk->sorted = malloc(4 * 3 * words);
+    return desk->low && desk->edges && desk->words && desk->sums && desk->grams && desk->sorted ? 0 : -1;
+}
+
+/* ---- words -------------------------------------------------------------------------------------------- */
+
+/* Lower case of 64 bytes; one bit for each byte of a word.  *high: nonzero if a byte may begin a character of
+ * a script without spaces.  E2 begins none, but quotes and dashes, which every language has. */
+static inline uint64_t snail_classes(const uint8_t *restrict text, uint8_t *restrict low, uint8_t *restrict high) {
+    uint8_t is[64], any = 0;
+    uint64_t mask = 0;
+    for (int i = 0; i < 64; i++) {
+        const uint8_t c = text[i], upper = c | 0x20, letter = (uint8_t)(upper - 'a') < 26;
+        low[i] = letter ? upper : c;
+        is[i] = letter | ((uint8_t)(c - '0') < 10) | (c >> 7);
+        any |= (c >= 0xE0) & (c != 0xE2);
+    }
+    for (int i = 0; i < 8; i++) {
+        uint64_t eight;
+        memcpy(&eight, is + 8 * i, 8);
+        mask |= ((eight * 0x0102040810204080u) >> 56) << (8 * i);
+    }
+    *high |= any;
+    return mask;
+}
+
+static const uint64_t SNAIL_FIRST_BYTES[9] = {
+    0, 0xFF, 0xFFFF, 0xFFFFFF, 0xFFFFFFFF, 0xFFFFFFFFFF, 0xFFFFFFFFFFFF, 0xFFFFFFFFFFFFFF, ~(uint64_t)0,
+};
+
+static inline uint64_t snail_word(const uint8_t *text, uint64_t length) {
+    uint64_t eight, hash = SNAIL_RADIX ^ length;
+    for (; length > 8; length -= 8, text += 8) {
+        memcpy(&eight, text, 8);
+        hash = snail_fold(hash ^ eight, 0xA0761D6478BD642Fu);
+    }
+    memcpy(&eight, text, 8);
+    return snail_fold(hash ^ (eight & SNAIL_FIRST_BYTES[length]), 0xE7037ED1A0B428DBu);
+}
+
+/* Whether a character belongs to a script without spaces between words: by blocks of Unicode. */
+static inline int snail_is_spaceless(uint32_t c) {
+    return (c >= 0x3400 && c <= 0x4DBF) || (c >= 0x4E00 && c <= 0x9FFF) || (c >= 0xF900 && c <= 0xFAFF) ||
+           (c >= 0x20000 && c <= 0x3FFFF) || c == 0x3005 || c == 0x3007 || /* Han */
+           (c >= 0x3041 && c <= 0x30FF) || (c >= 0x31F0 && c <= 0x31FF) || (c >= 0xFF66 && c <= 0xFF9F) ||
+           (c >= 0x1B000 && c <= 0x1B16F) ||                                /* Hiragana, Katakana */
+           (c >= 0x0E00 && c <= 0x0EFF) ||                                  /* Thai, Lao */
+           (c >= 0x1780 && c <= 0x17FF) || (c >= 0x19E0 && c <= 0x19FF) ||  /* Khmer */
+           (c >= 0x1000 && c <= 0x109F) || (c >= 0xA9E0 && c <= 0xA9FF) || (c >= 0xAA60 && c <= 0xAA7F); /* Myanmar */
+}
+
+/* Bytes of the character of such a script that begins here; 0: another one, or no well-formed UTF-8. */
+static inline int snail_spaceless(const uint8_t *text, int64_t size) {
+    const uint8_t first = text[0];
+    if (first < 0xE0 || size < 3 || (text[1] & 0xC0) != 0x80 || (text[2] & 0xC0) != 0x80) return 0;
+    uint32_t c = (text[1] & 0x3Fu) << 6 | (text[2] & 0x3Fu);
+    if (first < 0xF0) return snail_is_spaceless((first & 0x0Fu) << 12 | c) ? 3 : 0;
+    if (first > 0xF4 || size < 4 || (text[3] & 0xC0) != 0x80) return 0;
+    c = (first & 0x07u) << 18 | c << 6 | (text[3] & 0x3Fu);
+    return c >= 0x10000 && snail_is_spaceless(c) ? 4 : 0; /* below it: too long a form */
+}
+
+/* The words of a run of letters that may have such characters; how many. */
+static int64_t snail_run_words(const uint8_t *text, int64_t size, uint64_t *words) {
+    int64_t count = 0, begin = 0; /* where an ordinary word begins */
+    int64_t at = 0;
+    int length = snail_spaceless(text, size);
+    while (at < size) {
+        if (!length) {
+            if (++at == size) words[count++] = snail_word(text + begin, (uint64_t)(at - begin));
+            else if ((length = snail_spaceless(text + at, size - at)))
+                words[count++] = snail_word(text + begin, (uint64_t)(at - begin));
+            continue;
+        }
+        const int next = at + length < size ? snail_spaceless(text + at + length, size - at - length) : 0;
+        words[count++] = snail_word(text + at, (uint64_t)(length + next));
+        begin = at += length, length = next;
+    }
+    return count;
+}
+
+/* Begins and ends of the runs of letters of a page; how many of both. *high as in snail_classes. */
+static inline int64_t snail_find_runs(const uint8_t *text, int64_t size, snail_desk *desk, uint8_t *high) {
+    uint32_t *restrict edges = desk->edges;
+    int64_t count = 0;
+    uint64_t last = 0;
+    for (int64_t at = 0; at < size; at += 64) {
+        uint8_t tail[64];
+        const uint8_t *block = text + at;
+        if (size - at < 64) { /* nothing is read beyond a page: it may end where the memory does */
+            memset(tail, 0, 64);
+            memcpy(tail, block, (size_t)(size - at));
+            block = tail;
+        }
+        const uint64_t mask = snail_classes(block, desk->low + at, high);
+        uint64_t changes = mask ^ (mask << 1 | last);
+        last = mask >> 63;
+        const int many = __builtin_popcountll(changes);
+        for (int k = 0; k < many; k += 4) /* four at a time, up to three too many */
+            for (int j = 0; j < 4; j++) {
+                edges[count + k + j] = (uint32_t)at + (changes ? (uint32_t)__builtin_ctzll(changes) : 0);
+                changes &= changes - 1;
+            }
+        count += many;
+    }
+    if (last) edges[count++] = (uint32_t)size;
+    return count;
+}
+
+/* Adds a word to the 128 bits of a sequence.  Once two sequences differ in the second half they stay so while
+ * their first halves agree. */
+#define SNAIL_ADD_WORD(first, second, word)                                                  \
+    do {                                                                                     \
+        const unsigned __int128 product_ = (unsigned __int128)((first) ^ (word)) * 0xD6E8FEB86659FD93u; \
+        first = (uint64_t)product_ ^ (uint64_t)(product_ >> 64);                             \
+        second = ((second) << 29 | (second) >> 35) + (uint64_t)product_;                     \
+    } while (0)
+
+/* Hashes of the words of a page, in `desk->words`; their number.  The sequence in `desk->exact`. */
+static int64_t snail_read_words(const uint8_t *text, int64_t size, snail_desk *desk) {
+    uint64_t *restrict words = desk->words;
+    uint8_t high = 0;
+    const int64_t runs = snail_find_runs(text, size, desk, &high) / 2;
+    const uint32_t *restrict edges = desk->edges;
+    const uint8_t *low = desk->low;
+    uint64_t first = SNAIL_RADIX, second = 0;
+    int64_t count = runs;
+    memset(desk->low + size, 0, 8);
+    if (high) {
+        count = 0;
+        for (int64_t i = 0; i < runs; i++)
+            count += snail_run_words(low + edges[2 * i], edges[2 * i + 1] - edges[2 * i], words + count);
+        for (int64_t i = 0; i < count; i++) SNAIL_ADD_WORD(first, second, words[i]);
+    } else
+        for (int64_t i = 0; i < runs; i++) {
+            const uint64_t word = snail_word(low + edges[2 * i], edges[2 * i + 1] - edges[2 * i]);
+            words[i] = word;
+            SNAIL_ADD_WORD(first, second, word); /* waits less here than the hash of the next word takes */
+        }
+    desk->exact[0] = count ? snail_key(snail_mix(first ^ (uint64_t)count)) : 0; /* a key, too */
+    desk->exact[1] = count ? snail_mix(second + (uint64_t)count) : 0;
+    return count;
+}
+
+/* ---- 3-grams ------------------------------------------------------------------------------------------ */
+
+/* 32-bit hashes of three words in a row, in `desk->grams`; one of all words where there are fewer. */
+static int64_t snail_grams(snail_desk *desk, int64_t count) {
+    const uint64_t *restrict words = desk->words;
+    uint32_t *restrict low = desk->sorted, *restrict grams = desk->grams;
+    const int64_t many = count > 2 ? count - 2 : count > 0;
+    for (int64_t i = 0; i < count; i++) low[i] = (uint32_t)words[i];
+    low[count] = low[count + 1] = low[count + 2] = 0;
+    for (int64_t i = 0; i < many; i++)
+        grams[i] = snail_mix32(low[i] * 0x9E3779B1u + low[i + 1] * 0x85EBCA77u + low[i + 2] * 0xC2B2AE3Du);
+    return many;
+}
+
+/* Sorts hashes and removes repeated ones; how many stay.  They are grouped by their first bits into as many
+ * buckets as there are hashes or fewer; then insertion moves each by a place or two, as hashes are random.
+ * What repeats is removed by insertion too, so that a page of one word does not take the square of its length. */
+static int64_t snail_distinct(snail_desk *desk, int64_t count) {
+    uint32_t *restrict grams = desk->grams, *restrict sorted = desk->sorted, *restrict places = sorted + count;
+    int bits = 1;
+    while (((int64_t)2 << bits) < count) bits++;
+    const int shift = 32 - bits;
+    memset(places, 0, (size_t)4 << bits);
+    for (int64_t i = 0; i < count; i++) places[grams[i] >> shift]++;
+    for (uint32_t bucket = 0, sum = 0; bucket < (uint32_t)1 << bits; bucket++) {
+        const uint32_t size = places[bucket];
+        places[bucket] = sum;
+        sum += size;
+    }
+    for (int64_t i = 0; i < count; i++) sorted[places[grams[i] >> shift]++] = grams[i];
+    int64_t used = 0;
+    for (int64_t i = 0; i < count; i++) {
+        const uint32_t gram = sorted[i];
+        int64_t to = used;
+        while (to > 0 && grams[to - 1] > gram) to--;
+        if (to > 0 && grams[to - 1] == gram) continue;
+        for (int64_t k = used++; k > to; k--) grams[k] = grams[k - 1];
+        grams[to] = gram;
+    }
+    return used;
+}
+
+/* The same where the second set is far larger: each of the first is looked for from the last one on, in steps that
+ * double, then by halves. */
+static int64_t snail_shared_few(const uint32_t *few, int64_t few_size, const uint32_t *many, int64_t many_size) {
+    int64_t same = 0, from = 0;
+    for (int64_t i = 0; i < few_size && from < many_size; i++) {
+        int64_t step = 1, to = from;
+        while (to < many_size && many[to] < few[i]) from = to + 1, to += step, step *= 2;
+        if (to > many_size) to = many_size;
+        while (from < to) { /* all before `from` are less, what is at `to` is not */
+            const int64_t middle = from + (to - from) / 2;
+            if (many[middle] < few[i]) from = middle + 1;
+            else to = middle;
+        }
+        same += from < many_size && many[from] == few[i];
+    }
+    return same;
+}
+
+/* Size of the intersection of two sets, both ascending. */
+static int64_t snail_shared(const uint32_t *a, int64_t a_size, const uint32_t *b, int64_t b_size) {
+    if (a_size < b_size / 16) return snail_shared_few(a, a_size, b, b_size);
+    if (b_size < a_size / 16) return snail_shared_few(b, b_size, a, a_size);
+    int64_t i = 0, j = 0, same = 0;
+    while (i < a_size && j < b_size) {
+        const uint32_t x = a[i], y = b[j];
+        same += x == y;
+        i += x <= y;
+        j += y <= x;
+    }
+    return same;
+}
+
+/* ---- windows ------------------------------------------------------------------------------------------ */
+
+static inline uint64_t snail_power(int64_t exponent) {
+    uint64_t power = 1;
+    for (int64_t i = 0; i < exponent; i++) power *= SNAIL_RADIX;
+    return power;
+}
+
+/* Sums of all windows of `size` words, in `desk->sums`: the first word times radix^(size - 1) ... the last
+ * one.  `power`: radix^size.  How many windows. */
+static int64_t snail_roll(snail_desk *desk, int64_t count, int64_t size, uint64_t power) {
+    const uint64_t *restrict words = desk->words;
+    uint64_t *restrict sums = desk->sums;
+    if (count < size) return 0;
+    uint64_t sum = 0;
+    for (int64_t i = 0; i < size; i++) sum = sum * SNAIL_RADIX + words[i];
+    sums[0] = sum;
+    for (int64_t i = size; i < count; i++) {
+        sum = sum * SNAIL_RADIX + (words[i] - words[i - size] * power);
+        sums[i - size + 1] = sum;
+    }
+    return count - size + 1;
+}
+
+/* ---- keys --------------------------------------------------------------------------------------------- */
+
+typedef struct snail_key_plan {
+    int bands, rows, windows;
+    int64_t window;
+    uint32_t factor, term; /* the permutation of 3-grams */
+    uint64_t order, power; /* of windows */
+    uint32_t *bins;        /* of this page: bands x rows */
+    const uint32_t *steps; /* where an empty bin looks for a full one */
+} snail_key_plan;
+
+/* Each 3-gram falls into one bin, which keeps the least; an empty bin copies another one, with the number of its
+ * looks mixed in: bins filled from neighbours would be alike, and bands of them say little (Shrivastava, ICML 2017). */
+static void snail_fill_bins(const snail_key_plan *plan, const uint32_t *grams, int64_t many) {
+    const uint32_t count = (uint32_t)(plan->bands * plan->rows), factor = plan->factor, term = plan->term;
+    uint32_t *restrict bins = plan->bins, *restrict filled = plan->bins + count;
+    memset(bins, 255, (size_t)4 * count);
+    for (int64_t i = 0; i < many; i++) {
+        const uint64_t place = (uint64_t)(grams[i] * factor + term) * count;
+        const uint32_t bin = (uint32_t)(place >> 32), value = (uint32_t)place & ~(uint32_t)1; /* never empty's */
+        bins[bin] = value < bins[bin] ? value : bins[bin];
+    }
+    memcpy(filled, bins, (size_t)4 * count);
+    for (uint32_t bin = 0; bin < count; bin++)
+        if (bins[bin] == SNAIL_EMPTY_BIN) {
+            uint32_t other = bin, looks = 0;
+            do {
+                looks++;
+                other += plan->steps[bin];
+                if (other >= count) other -= count;
+            } while (bins[other] == SNAIL_EMPTY_BIN);
+            filled[bin] = snail_mix32(bins[other] + looks);
+        }
+}
+
+/* The keys of a page of `count` words: bands, then windows in ascending order of their sums times `order`. */
+static void snail_page_keys(const snail_key_plan *plan, snail_desk *desk, int64_t count, uint64_t *keys) {
+    const int all = plan->bands + plan->windows;
+    for (int k = 0; k < all; k++) keys[k] = SNAIL_NO_KEY;
+    if (!count) return;
+    snail_fill_bins(plan, desk->grams, snail_grams(desk, count));
+    const uint32_t *bins = plan->bins + plan->bands * plan->rows;
+    for (int band = 0; band < plan->bands; band++) {
+        uint64_t hash = SNAIL_RADIX * (uint64_t)(band + 1);
+        for (int row = 0; row < plan->rows; row++)
+            hash = snail_fold(hash ^ bins[band * plan->rows + row], 0xA0761D6478BD642Fu + (uint64_t)row);
+        keys[band] = snail_key(snail_mix(hash));
+    }
+    if (!plan->windows) return;
+    uint64_t *restrict least = keys + plan->bands;
+    const int64_t many = snail_roll(desk, count, plan->window, plan->power);
+    const uint64_t *restrict sums = desk->sums;
+    const int most = plan->windows;
+    int used = 0;
+    for (int64_t i = 0; i < many; i++) {
+        const uint64_t value = sums[i] * plan->order;
+        if (value >= least[most - 1]) continue; /* SNAIL_NO_KEY while there is room */
+        int to = used;
+        while (to > 0 && least[to - 1] > value) to--;
+        if (to > 0 && least[to - 1] == value) continue;
+        if (used < most) used++;
+        for (int k = used - 1; k > to; k--) least[k] = least[k - 1];
+        least[to] = value;
+    }
+    for (int k = 0; k < used; k++) least[k] = snail_key(snail_mix(least[k] + (uint64_t)plan->window));
+}
+
+/* ---- windows of benchmarks ---------------------------------------------------------------------------- */
+
+typedef struct snail_line_window {
+    uint64_t hash;
+    uint32_t line, words; /* no words: free */
+} snail_line_window;
+
+typedef struct snail_benchmark {
+    snail_line_window *cells; /* 2^cell_bits */
+    uint64_t *filter;         /* 2^filter_bits words of 64 bits: two of one word are set for a window's beginning */
+    uint8_t *lengths;         /* whether a window of so many words exists */
+    int cell_bits, filter_bits;
+    int64_t window, shortest;
+    uint64_t power;           /* radix^shortest */
+} snail_benchmark;
+
+static inline uint64_t *snail_filter_place(const snail_benchmark *lines, uint64_t sum, uint64_t *bits) {
+    const uint64_t hash = sum * 0xD6E8FEB86659FD93u;
+    *bits = (uint64_t)1 << (hash >> 20 & 63) | (uint64_t)1 << (hash >> 26 & 63);
+    return lines->filter + (hash >> (64 - lines->filter_bits));
+}
+
+/* The cell of a window, or the free one that it would get. */
+static inline snail_line_window *snail_find_window(const snail_benchmark *lines, uint64_t sum, int64_t words) {
+    const uint64_t hash = snail_mix(sum + (uint64_t)words), mask = ((uint64_t)1 << lines->cell_bits) - 1;
+    uint64_t at = hash >> (64 - lines->cell_bits);
+    while (lines->cells[at].words && (lines->cells[at].hash != hash || lines->cells[at].words != words))
+        at = (at + 1) & mask;
+    return lines->cells + at;
+}
+
+/* Adds the windows of a line of `count` words; the first line that has a window keeps it. */
+static void snail_add_line(snail_benchmark *lines, const uint64_t *words, int64_t count, uint32_t line) {
+    const int64_t length = count < lines->window ? count : lines->window;
+    if (count < lines->shortest) return;
+    lines->lengths[length] = 1;
+    for (int64_t at = 0; at + length <= count; at++) {
+        uint64_t sum = 0, bits;
+        for (int64_t i = 0; i < length; i++) {
+            sum = sum * SNAIL_RADIX + words[at + i];
+            if (i + 1 == lines->shortest) *snail_filter_place(lines, sum, &bits) |= bits;
+        }
+        snail_line_window *cell = snail_find_window(lines, sum, length);
+        if (!cell->words) *cell = (snail_line_window){snail_mix(sum + (uint64_t)length), line, (uint32_t)length};
+    }
+}
+
+/* Words of a page of `count` words that lie inside windows of lines.  A line counts once a page: `stamps` has the
+ * page that it counted for last, from 1 on. */
+static int64_t snail_covered(const snail_benchmark *lines, snail_desk *desk, int64_t count, uint32_t page,
+                             uint32_t *stamps, int64_t *hits) {
+    const uint64_t *words = desk->words;
+    const int64_t many = snail_roll(desk, count, lines->shortest, lines->power);
+    int64_t covered = 0, end = 0;
+    for (int64_t at = 0; at < many; at++) {
+        uint64_t bits, sum = desk->sums[at];
+        if ((*snail_filter_place(lines, sum, &bits) & bits) != bits) continue;
+        for (int64_t length = lines->shortest; length <= lines->window; length++) {
+            if (length > lines->shortest) sum = sum * SNAIL_RADIX + words[at + length - 1];
+            if (lines->lengths[length]) {
+                const snail_line_window *cell = snail_find_window(lines, sum, length);
+                if (cell->words) {
+                    if (stamps[cell->line] != page) stamps[cell->line] = page, hits[cell->line]++;
+                    const int64_t from = at > end ? at : end;
+                    if (at + length > from) covered += at + length - from, end = at + length;
+                }
+            }
+            if (at + length == count) break;
+        }
+    }
+    return covered;
+}
+
+#endif
