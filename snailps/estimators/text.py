@@ -13,11 +13,13 @@ import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from snailps.config.fields import bytes_of
 from snailps.data.elements import a_kind, elements_of, native, whole
 from snailps.data.label_words import word_of
 from snailps.data.vocabulary import LABEL_PREFIX
@@ -41,6 +43,7 @@ from snailps.estimators.validation import (
     one_axis,
     weights_of,
 )
+from snailps.kernels import cores
 from snailps.models.classifier.search import TUNED
 from snailps.models.classifier.settings import ClassifierSettings
 from snailps.vectors.label_metrics import Metric
@@ -106,6 +109,9 @@ class TextClassifier(
         The labels, sorted; also those that `fit` was given as `classes`.
     tuning_ : Tuning
         After `autotune`: its trials.
+    quantized_ : LabelModel
+        After `autotune` with `size`: a quantised model, whose `save` writes a .ftz; the model as it
+        is, if it has too few rows to be quantised.
 
     Examples
     --------
@@ -125,6 +131,7 @@ class TextClassifier(
     calibrate: Any
     classes_: NDArray[Any]
     tuning_: Tuning
+    quantized_: LabelModel
     _model: LabelModel
     _words: dict[Any, str]
     """The model's word for each label: ``__label__`` and the label as text."""
@@ -234,6 +241,7 @@ class TextClassifier(
         column: str = "",
         metric: str = "f1",
         predictions: int = 0,
+        size: int | str = 0,
         seconds: float = 300.0,
         trials: int = 0,
         threads: int = 0,
@@ -252,6 +260,9 @@ class TextClassifier(
             ``"macro-f1"`` or ``"accuracy"``.
         predictions : int
             Labels predicted for a line, -1: all.  0: 1 for F1, else all.
+        size : int or str
+            Largest size of a quantised model: bytes, or a text such as ``"2M"``.  Trials are judged
+            by such models, and `quantized_` is the fitted model in that size.  0: none.
         seconds : float
             Longest time of the search; the final training comes after it.
         trials : int
@@ -263,8 +274,9 @@ class TextClassifier(
         Returns
         -------
         self
-            `tuning_` has the trials.  Parameters that differ from their defaults kept their value,
-            the others of lr, epochs, dim, word_ngrams, minn and maxn have the chosen one.
+            `tuning_` has the trials, `quantized_` the quantised model.  Parameters that differ from
+            their defaults kept their value, the others of lr, epochs, dim, word_ngrams, minn and
+            maxn have the chosen one.
 
         Raises
         ------
@@ -278,9 +290,11 @@ class TextClassifier(
         Trials run on the cores of this machine, the final training on the cluster.  Ctrl-C ends the
         search; the best settings so far are trained.
         """
+        from snailps.estimators.quantizing import shrinks_to
+        from snailps.models.classifier.trials import trained_texts
         from snailps.models.classifier.tuning import Effort, Tuner
 
-        data = Data(X, y, sample_weight, column=column)
+        data, bound = Data(X, y, sample_weight, column=column), bytes_of(f"{size}", "size")
         held_out = None
         if validation is not None:
             if self.stop_after or self.calibrate:
@@ -300,11 +314,17 @@ class TextClassifier(
             held_out = Data(texts, labels, column=column, has_weights=sample_weight is not None)
         chosen, defaults = self.get_params(), self.parameters.defaults
         fixed = {name for name in TUNED if chosen[name] != defaults[name]}
-        goal = fixed, Metric.of(metric), predictions, Effort(seconds, trials, threads)
+        shrink = shrinks_to(bound, self.seed) if bound else None
+        goal = fixed, Metric.of(metric), predictions, Effort(seconds, trials, threads), shrink
         tuning = self._tuned(data, held_out, lambda settings: Tuner(settings, *goal))
         self.set_params(**tuning.settings)
         self._learn(replace(data, epochs_chosen="epochs" not in fixed))
         self.tuning_ = tuning
+        if bound:
+            shrink = shrinks_to(bound, self.seed, threads or cores())
+            with self._settings_of(data, None) as settings:
+                texts_of = partial(trained_texts, settings)
+                self.quantized_ = self._model.changed(lambda model: shrink(model, texts_of))
         return self
 
     @contextlib.contextmanager
@@ -417,6 +437,7 @@ class TextClassifier(
         """Return model and labels together; if a label is of another type, neither is set."""
         attributes = super()._learned(done, source)
         attributes["_split_seed"] = self.seed if self.held_out else None
+        attributes["quantized_"] = None  # of an earlier model
         of_source = source.attributes
         return attributes | self._named(
             attributes["_model"], of_source["_words"], of_source["_extra"]

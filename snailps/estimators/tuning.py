@@ -26,10 +26,9 @@ if TYPE_CHECKING:
 class Tunable(TextEstimator):
     """A classifier of text."""
 
-    def _tuned(
-        self, data: Data, held_out: Data | None, tuner_of: Callable[[ClassifierSettings], Tuner]
-    ) -> Tuning:
-        """Run the search that `tuner_of` makes of the settings of a job on `data`.
+    @contextlib.contextmanager
+    def _settings_of(self, data: Data, held_out: Data | None) -> Iterator[ClassifierSettings]:
+        """Yield the settings of a job on `data`, whose files last as long as the context.
 
         `held_out` None: the parameter `held_out` says which share of the data judges trials.
         """
@@ -46,4 +45,11 @@ class Tunable(TextEstimator):
                 paths = source.input
                 settings[name] = (paths.path,) if isinstance(paths, Spooled) else tuple(paths)
             raw = RawConfig.from_mapping(self._checked(settings), type(self).__name__)
-            return tuner_of(raw.build(ClassifierSettings)).run()
+            yield raw.build(ClassifierSettings)
+
+    def _tuned(
+        self, data: Data, held_out: Data | None, tuner_of: Callable[[ClassifierSettings], Tuner]
+    ) -> Tuning:
+        """Run the search that `tuner_of` makes of the settings of a job on `data`."""
+        with self._settings_of(data, held_out) as settings:
+            return tuner_of(settings).run()

@@ -502,6 +502,11 @@ class LabelModel:
             )
         save_model(path, self._model)
 
+    def changed(self, change: Callable[[BinModel], BinModel]) -> LabelModel:
+        """Return a model of what `change` makes of the file; itself if that is the same."""
+        model = change(self._model)
+        return self if model is self._model else LabelModel.of_model(model)
+
     def number_of(self, k: int) -> int:
         """Check `k` and limit it to the number of labels; -1: all of them, as in fastText."""
         expected = "k: expected a whole number of labels a line, at least 1, or -1 for all"

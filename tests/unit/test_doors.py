@@ -41,7 +41,6 @@ TWINS = {
         snailps.TextClassifier.autotune, {"input": "X"},
         {
             "output": "TextClassifier.save",
-            "size": "snailps.quantize(size=) of the saved model; autotuneModelSize",
             "sets": "parameters of the classifier",
         },
         {"y": DATA, "sample_weight": DATA, "column": "--set column=", "self": SELF},

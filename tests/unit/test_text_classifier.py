@@ -630,6 +630,29 @@ def test_search_gives_advice_on_the_epochs_only_where_they_were_given(jobs, fixe
     assert model.figures_["loss_falls"] == 0.2
 
 
+def test_search_within_a_size_gives_the_model_quantised_to_it(jobs, tmp_path):
+    texts = [f"w{number} w{number + 1} {'good' if number % 2 else 'bad'}" for number in range(600)]
+    labels = ["no", "yes"] * 300
+    fixed = {"dim": 4, "maxn": 0, "word_ngrams": 1}
+    model, options = TextClassifier(**fixed), {"validation": (texts, labels), "trials": 1}
+    model.autotune(texts, labels, size="10K", **options)
+    model.save(tmp_path / "m.bin")
+    model.quantized_.save(tmp_path / "m.ftz")
+    sizes = [(tmp_path / name).stat().st_size for name in ("m.ftz", "m.bin")]
+    assert sizes[0] <= 10 << 10 < sizes[1]
+    small = snailps.load(tmp_path / "m.ftz")
+    words = [best.label for (best,) in small.predict(["good", "bad"])]
+    assert words == ["__label__yes", "__label__no"]
+    model.fit(texts, labels)
+    assert not hasattr(model, "quantized_")
+    few = TextClassifier(**fixed).autotune(texts[:40], labels[:40], size=1 << 20, **options)
+    few.quantized_.save(tmp_path / "few.bin")  # as it is: it has too few rows
+    with pytest.raises(DataError, match="size: expected at least"):
+        model.autotune(texts, labels, size=100, **options)
+    with pytest.raises(ConfigError, match=r"size: expected a number of bytes .* got 'big'"):
+        model.autotune(texts, labels, size="big", **options)
+
+
 def test_training_that_ended_before_its_first_block_warns(jobs):
     jobs.figures = {"words": 0, "ended_by": "max_seconds", "blocks": 0}
     said = "nothing was trained: no block was finished before max_seconds ended"
