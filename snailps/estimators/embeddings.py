@@ -48,9 +48,20 @@ _TIMES_UNREAD = (
     "times have no effect: rows are held out by them with held_out and held_out_by 'time' or "
     "'user_time', or with held_out_from"
 )
+K = 10
+"""Names in an answer, unless another number is given."""
 Floats = NDArray[np.float32]
 Doubles = NDArray[np.float64]
 Ids = NDArray[np.int32]
+
+
+def chosen_k(k: int, topn: int | None) -> int:
+    """The number of names in an answer, which may be given as `topn`, as most_similar of gensim."""
+    if topn is None:
+        return k
+    if k != K:
+        raise DataError(f"topn: expected none beside k, which it is another name of; got {topn}")
+    return topn
 
 
 class NameEstimator(Estimator):
@@ -363,7 +374,7 @@ class KnowledgeGraph(NameEstimator, settings=KgeSettings, fixed=KEEPS_STATE):
     --------
     >>> places = [("berlin", "in", "germany"), ("paris", "in", "france")] * 50
     >>> graph = KnowledgeGraph(dim=16, epochs=20).fit(places)  # doctest: +SKIP
-    >>> graph.tails("berlin", "in", topn=1)[0][0]  # doctest: +SKIP
+    >>> graph.tails("berlin", "in", k=1)[0][0]  # doctest: +SKIP
     'germany'
     """
 
@@ -438,16 +449,19 @@ class KnowledgeGraph(NameEstimator, settings=KgeSettings, fixed=KEEPS_STATE):
         self,
         head: Name,
         relation: Name,
-        topn: int = 10,
+        k: int = K,
         without: Iterable[Name] = (),
         known: Any = None,
+        *,
+        topn: int | None = None,
     ) -> Best:
-        """Return the `topn` likeliest tails of (head, relation, ?).
+        """Return the `k` likeliest tails of (head, relation, ?).
 
         Parameters
         ----------
         head, relation : str or int
-        topn : int
+        k : int
+            `topn` is another name of it.
         without : iterable of names
             Entities to leave out; an unknown one gives a warning.
         known : object, optional
@@ -463,26 +477,33 @@ class KnowledgeGraph(NameEstimator, settings=KgeSettings, fixed=KEEPS_STATE):
         UnknownWord
             `head` or `relation` is unknown.
         """
-        return self.graph_.tails(head, relation, topn, without, self._rows_of_names(known))
+        rows = self._rows_of_names(known)
+        return self.graph_.tails(head, relation, chosen_k(k, topn), without, rows)
 
     def heads(
         self,
         relation: Name,
         tail: Name,
-        topn: int = 10,
+        k: int = K,
         without: Iterable[Name] = (),
         known: Any = None,
+        *,
+        topn: int | None = None,
     ) -> Best:
-        """Return the `topn` likeliest heads of (?, relation, tail); parameters as in `tails`."""
-        return self.graph_.heads(relation, tail, topn, without, self._rows_of_names(known))
+        """Return the `k` likeliest heads of (?, relation, tail); parameters as in `tails`."""
+        rows = self._rows_of_names(known)
+        return self.graph_.heads(relation, tail, chosen_k(k, topn), without, rows)
 
-    def most_similar(self, name: OneOrMore, topn: int = 10, *, of: str = "") -> Answers:
+    def most_similar(
+        self, name: OneOrMore, k: int = K, *, of: str = "", topn: int | None = None
+    ) -> Answers:
         """Return the entities, or relations, whose vectors are most similar to a name's.
 
         Parameters
         ----------
         name : str or int, or a list or array of them
-        topn : int
+        k : int
+            `topn` is another name of it.
         of : {"", "entities", "relations"}
             Where to look the name up; needed only if both have it.
 
@@ -496,7 +517,7 @@ class KnowledgeGraph(NameEstimator, settings=KgeSettings, fixed=KEEPS_STATE):
         UnknownWord
             The name is unknown.
         """
-        return self.graph_.neighbours(name, topn, of)
+        return self.graph_.neighbours(name, chosen_k(k, topn), of)
 
     def rank(self, X: Any, known: Any = None) -> NDArray[np.float64]:
         """Rank the tail and the head of each triple among all entities, filtered.
@@ -587,7 +608,7 @@ class MatrixFactorization(NameEstimator, settings=MfSettings, fixed=KEEPS_STATE)
     --------
     >>> rows = [("ann", "jaws", 5), ("ann", "heat", 1), ("bob", "jaws", 4)] * 50
     >>> model = MatrixFactorization(dim=4).fit(rows)  # doctest: +SKIP
-    >>> model.recommend("bob", topn=1, without=["jaws"])[0][0]  # doctest: +SKIP
+    >>> model.recommend("bob", k=1, without=["jaws"])[0][0]  # doctest: +SKIP
     'heat'
     """
 
@@ -684,19 +705,21 @@ class MatrixFactorization(NameEstimator, settings=MfSettings, fixed=KEEPS_STATE)
     def recommend(
         self,
         user: OneOrMore = None,
-        topn: int = 10,
+        k: int = K,
         without: Iterable[Name] = (),
         seen: Any = None,
         *,
         items: Iterable[Name] | None = None,
         known: bool = False,
+        topn: int | None = None,
     ) -> Answers:
-        """Return the `topn` best items for a user.
+        """Return the `k` best items for a user.
 
         Parameters
         ----------
         user : str or int, or a list or array of them, optional
-        topn : int
+        k : int
+            `topn` is another name of it.
         without : iterable of names
             Items to leave out; an unknown one gives a warning.
         seen : object, optional
@@ -720,24 +743,27 @@ class MatrixFactorization(NameEstimator, settings=MfSettings, fixed=KEEPS_STATE)
             Neither `user` nor `items` is given, or both; or the loss has no `items`.
         """
         rows = self._rows_of_names(seen)
-        return self.factors_.recommend(user, topn, without, rows, items=items, known=known)
+        k = chosen_k(k, topn)
+        return self.factors_.recommend(user, k, without, rows, items=items, known=known)
 
     def audience(
         self,
         item: OneOrMore = None,
-        topn: int = 10,
+        k: int = K,
         without: Iterable[Name] = (),
         seen: Any = None,
         *,
         users: Iterable[Name] | None = None,
         known: bool = False,
+        topn: int | None = None,
     ) -> Answers:
-        """Return the `topn` users whom an item suits best: the counterpart of `recommend`.
+        """Return the `k` users whom an item suits best: the counterpart of `recommend`.
 
         Parameters
         ----------
         item : str or int, or a list or array of them, optional
-        topn : int
+        k : int
+            `topn` is another name of it.
         without : iterable of names
             Users to leave out; an unknown one gives a warning.
         seen : object, optional
@@ -762,23 +788,26 @@ class MatrixFactorization(NameEstimator, settings=MfSettings, fixed=KEEPS_STATE)
             Neither `item` nor `users` is given, or both; or the loss has no `users`.
         """
         rows = self._rows_of_names(seen)
-        return self.factors_.audience(item, topn, without, rows, users=users, known=known)
+        k = chosen_k(k, topn)
+        return self.factors_.audience(item, k, without, rows, users=users, known=known)
 
     def most_similar(
         self,
         name: OneOrMore = None,
-        topn: int = 10,
+        k: int = K,
         *,
         of: str = "items",
         users: Iterable[Name] | None = None,
         items: Iterable[Name] | None = None,
+        topn: int | None = None,
     ) -> Answers:
         """Return the items, or users, whose vectors are most similar to a name's.
 
         Parameters
         ----------
         name : str or int, or a list or array of them, optional
-        topn : int
+        k : int
+            `topn` is another name of it.
         of : {"items", "users"}
             Where to look the name up.
         users, items : iterable of names, optional
@@ -798,7 +827,7 @@ class MatrixFactorization(NameEstimator, settings=MfSettings, fixed=KEEPS_STATE)
             Not exactly one of `name`, `users` and `items` is given; or the loss has no new names.
         """
         kind = of if name is not None else ""
-        return self.factors_.neighbours(name, topn, kind, users=users, items=items)
+        return self.factors_.neighbours(name, chosen_k(k, topn), kind, users=users, items=items)
 
     def evaluate(self, X: Any, y: Any = None, *, seen: Any = None) -> dict[str, float]:
         """Evaluate the model on held-out pairs.

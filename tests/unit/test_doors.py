@@ -10,12 +10,14 @@ from snailps import estimators
 from snailps.cli.main import app_for
 from snailps.config.fields import settings_of
 from snailps.models.classifier.settings import ClassifierSettings
+from snailps.models.embeddings.queries import FactorModel, GraphModel
 from snailps.models.embeddings.settings import KgeSettings, MfSettings
 from snailps.models.mlp import MlpSettings
 from snailps.models.sparse.fm import FmSettings
 from snailps.models.sparse.linear import LinearSettings
 from snailps.models.sparse.net import NetSettings
 from snailps.models.word_vectors.settings import WordVectorSettings
+from snailps.serving.recommender import Recommender
 
 PRINTED = "how a command prints"
 FILES = "Python replaces files as its other functions do; a command asks first"
@@ -119,6 +121,41 @@ def test_what_a_command_takes_its_twin_takes(commands, name):
     assert {*options_alone} <= options, "reasons of options that are gone"
     assert not {*options_alone} & parameters, "reasons of options that the function has"
     assert {*parameters_alone} <= parameters, "reasons of parameters that are gone"
+
+
+ANSWERS = {
+    "tails": (snailps.KnowledgeGraph, GraphModel),
+    "heads": (snailps.KnowledgeGraph, GraphModel),
+    "recommend": (snailps.MatrixFactorization, FactorModel),
+    "audience": (snailps.MatrixFactorization, FactorModel),
+}
+"""Questions to graphs and factors: the estimator and the opened file that answer them."""
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+def test_a_question_has_the_same_parameters_at_every_door(name):
+    estimator, model = (
+        [(one.name, one.kind) for one in inspect.signature(getattr(cls, name)).parameters.values()]
+        for cls in ANSWERS[name]
+    )
+    assert estimator == [*model, ("topn", inspect.Parameter.KEYWORD_ONLY)]
+
+
+@pytest.mark.parametrize(
+    ("cls", "name"),
+    [
+        *((cls, name) for name, classes in ANSWERS.items() for cls in classes),
+        (Recommender, "recommend"),
+        (Recommender, "neighbours"),
+        (GraphModel, "neighbours"),
+        (FactorModel, "neighbours"),
+        (snailps.KnowledgeGraph, "most_similar"),
+        (snailps.MatrixFactorization, "most_similar"),
+        (snailps.Vectors, "neighbours"),
+    ],
+)
+def test_the_number_of_answers_is_k_and_10_unless_given(cls, name):
+    assert inspect.signature(getattr(cls, name)).parameters["k"].default == 10
 
 
 OF_THE_JOB = {

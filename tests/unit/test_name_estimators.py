@@ -78,7 +78,11 @@ def test_graph_answers_scores_and_ranks(graph, jobs):
     assert jobs.lines == [",".join(row) for row in TRIPLES]
     assert graph.tails("a", "next", topn=1) == [("b", 0.0)]
     assert graph.tails("a", "next", topn=2, without=["b", "c"]) == [("a", -1.0), ("d", -2.0)]
-    assert graph.heads("next", "b", topn=1) == [("a", 0.0)]
+    assert graph.heads("next", "b", topn=1) == graph.heads("next", "b", k=1) == [("a", 0.0)]
+    assert graph.tails("a", "next", 1) == graph.tails("a", "next", k=1) == [("b", 0.0)]
+    assert len(graph.most_similar("a", k=2)) == len(graph.most_similar("a", topn=2)) == 2
+    with pytest.raises(DataError, match="topn: expected none beside k"):
+        graph.tails("a", "next", k=1, topn=1)
     assert graph.predict([*TRIPLES, ("a", "next", "d")]).tolist() == [0, 0, 0, -2]
     assert graph.rank(TRIPLES).tolist() == [[1, 1]] * 3
     assert graph.rank([("a", "next", "d")]).tolist() == [[4, 4]]
@@ -127,6 +131,9 @@ def test_names_that_were_whole_numbers_come_back_as_such(jobs, tmp_path):
     # 3 + .1 x 2
     assert model.recommend(1, topn=5) == [(20, pytest.approx(3.2)), (10, pytest.approx(3.1))]
     assert model.recommend("1", topn=5, without=[20]) == [(10, pytest.approx(3.1))]
+    assert model.recommend(1, k=1) == model.recommend(1, topn=1) == [(20, pytest.approx(3.2))]
+    assert model.audience(20, k=1) == model.audience(20, topn=1)
+    assert model.most_similar(20, k=1) == model.most_similar(20, topn=1)
     assert model.predict([(1, 20), (7, 7)]).tolist() == [pytest.approx(3.2), 3]
     model.save(tmp_path / "ratings.npz")
     assert snailps.load(tmp_path / "ratings.npz").recommend(1, 1)[0][0] == 20
