@@ -111,6 +111,7 @@ registry.OPTIONS.update(
         "rotation.worker": "snailps.worker.checkouts",
         "rounds": "snailps.master.job.round_controller",
         "tables": "snailps.data.table_files",
+        "tests_in_training": "snailps.master.job.inspection",
     }
 )
 

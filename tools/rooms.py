@@ -51,10 +51,7 @@ OPTIONS = {
     "ranges": ("master.leases.ranges",),
     "server_products": ("shard._product_requests", "transport.client._product_batch"),
     "retention": ("store.core._retention",),
-    "tests_in_training": (
-        "api.validation", "master.job.epoch_figures", "master.job.epoch_tests",
-        "master.job.inspection",
-    ),
+    "tests_in_training": ("master.job.epoch_tests", "master.job.inspection"),
     "tensorboard": ("monitor.tensorboard_log",),
 }  # fmt: skip
 """What a job may ask for.  `server_products`: scalar products that servers compute."""

@@ -101,7 +101,8 @@ class MasterCore:
             lifecycle,
             self.replication.shard_orders,
             self.shard_reports,
-            JobHooks(self.fail_job, self.export_cancelled, self.job_ended, self.expel),
+            JobHooks(self.fail_job, self.export_cancelled, self.job_ended),
+            self.expel,
             past if self.life.job_goes_on else None,
         )
         for fact in () if self.life.job_goes_on else facts:
@@ -647,7 +648,7 @@ class MasterCore:
             if job is None or self.reported_phase != "training":
                 self.out.reply(call, messages.Report({}))
                 return
-            self.job_controller.looks.inspection.map(
+            self.job_controller.looks.map(
                 job, lambda places: self.out.reply(call, messages.Report(dict(places))), now
             )
         else:

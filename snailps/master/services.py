@@ -9,12 +9,11 @@ The core must not call any of it: it only puts it into a `Work`. `process.py` ha
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from snailps.api.export_progress import ExportProgress
 from snailps.api.results import Results
 from snailps.api.tables import Table
-from snailps.api.validation import Validation
 from snailps.config import CheckpointSettings, JobSettings
 from snailps.dataclass import dataclass
 from snailps.master.job.state import JobState
@@ -22,6 +21,7 @@ from snailps.store.checkpoint.manifest import Manifest
 
 if TYPE_CHECKING:
     from snailps.master.job.job import Job
+    from snailps.master.job.model_class import Look
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +65,7 @@ class ModelAccess:
     numbers: Iterator[int]  # incarnations for its connections
     tables: Mapping[str, tuple[int, Table]]  # number and table, by name
     figures: dict[str, Any]  # of the run so far, which the model's class may see
+    clock: int = 0  # all clocks below it are to be applied before it begins
 
 
 class Files(Protocol):
@@ -117,26 +118,24 @@ class Files(Protocol):
         """Close the folder; with a `why`, no job may resume from its checkpoints any more."""
 
 
-class InspectionResult(NamedTuple):
-    """What an inspection took, and the figures of the model's tester."""
-
-    seconds: float = 0.0
-    tested: Mapping[str, float] = {}
-
-
 class Reader(Protocol):
     """See `job.model_reader.ModelReader`."""
 
-    def inspect(
-        self, job: Job, reading: ModelAccess, *, inspects: bool, tests: bool
-    ) -> InspectionResult:
-        """Have the model's inspector run, if it `inspects`, and its tester, if it `tests`."""
+    @property
+    def looks(self) -> tuple[Look, ...]:
+        """Looks of who looks on, whatever the model's class is."""
 
-    def test(self, job: Job, validation: Validation, reading: ModelAccess) -> Mapping[str, float]:
-        """Have the model tested on its validation data, once all clocks are applied."""
-
-    def after_round(self, job: Job, round_: int, reading: ModelAccess) -> Mapping[str, Any]:
-        """Have the model inspect its tables after a round."""
+    def look(
+        self,
+        job: Job,
+        looks: Sequence[Look],
+        number: int,
+        reading: ModelAccess,
+        *,
+        stays: bool = False,
+    ) -> list[Mapping[str, Any]]:
+        """What each look sees, of those that did not fail; `stays`: the next one of this job has
+        the same connection."""
 
     def landmarks(self, job: Job, reading: ModelAccess, *, sharp: bool) -> Mapping[str, Any]:
         """Places of named rows in a map of the model; empty where it has none."""

@@ -127,8 +127,8 @@ class StatusReport:
         shards, files = self.shards(), self._files
         share = job.progress(now) if job is not None else 0.0
         doing = pass_text(job) if job is not None else ""
-        if doing and (tests := self._job_controller.looks.epoch_tests) is not None and tests.text:
-            doing = f"{doing}: {tests.text}"
+        if doing and (text := self._job_controller.looks.text):
+            doing = f"{doing}: {text}"
         eta_s = None
         if files is not None:
             share, doing, eta_s = files.share, files.text, files.eta_s

@@ -18,13 +18,6 @@ INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]+"([^"]+)"', re.MULTILINE)
 NAMED = re.compile(r"(?<!b)[\"']snailps((?:\.\w+)+)")
 """A text that may name a module: ``snailps.`` and what follows it.  Bytes name a C capsule."""
 EXCEPTIONS = """
-api/traits.py: api.validation
-master/job/job.py: master.job.epoch_figures
-master/job/looks.py: master.job.epoch_tests
-master/job/looks.py: master.job.inspection
-master/job/model_class.py: api.validation
-master/job/model_reader.py: api.validation
-master/services.py: api.validation
 shard/_primary.pyx: store.core._retention
 shard/_requests.pyx: shard._product_requests
 shard/_standby.pyx: store.core._retention

@@ -210,6 +210,8 @@ def draw_tests(seed, plan):
     may_be = not (plan.rounds or plan.expires or plan.ends_by_loss or plan.limit_s)
     if not may_be or plan.chunks or plan.ranges or rng.random() > 0.2:
         return plan
+    if not is_there("tests_in_training"):
+        return plan
     epochs = max(2, plan.epochs)
     figures = tuple(round(rng.random(), 3) for _ in range(epochs))
     return replace(plan, epochs=epochs, figures=figures, stop_after=rng.choice((0, 1, 1, 2)))

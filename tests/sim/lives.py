@@ -54,8 +54,6 @@ PLAIN = Scenario(
 )  # fmt: skip
 QUIET = (effects.Diagnose, effects.Compact, effects.StatusEvent, effects.ReportStatus)
 """Effects that no other process sees."""
-EACH_TIME = "inspect"
-"""The work that follows each report: a look at what the rows are."""
 DULL = {
     "host", "pid", "cores", "endpoints", "address", "job", "interval_s", "timeout_s", "patience_s",
     "incarnation", "frag_num", "settings", "usage", "path", "worker_class", "cluster_id",
@@ -275,7 +273,7 @@ class Life(Cluster):
         if isinstance(effect, Work):
             run = effect.run.func if isinstance(effect.run, partial) else effect.run
             self._works[effect.number] = name = run.__name__.strip("_")
-            return None if name == EACH_TIME else f"begins: {name}"
+            return f"begins: {name}"
         if isinstance(effect, effects.Close):
             return f"closes {self._name(effect.peer)}"
         return f"{type(effect).__name__} {values_of(fields_of(effect))}".rstrip()

@@ -56,11 +56,15 @@ class Reader:
         self._master = master
         self.clients = []
         self._of_rounds = None
+        self.looks = ()
 
-    def inspect(self, job, reading, *, inspects, tests):
-        """Looks at nothing."""
+    def look(self, job, looks, number, reading, *, stays=False):
+        """Reads rows in the place of the model; a generator."""
+        (look,) = looks
+        see = self._after_round if "round" in look.when else self._test
+        return [(yield from see(job, number, reading))]
 
-    def after_round(self, job, round_, reading):
+    def _after_round(self, job, round_, reading):
         """Reads shared rows; a generator.  One client serves all rounds."""
         if self._of_rounds is None:
             self._of_rounds = yield from self._connect(next(reading.numbers))
@@ -114,11 +118,11 @@ class Reader:
             self.clients.append(client)
             return client
 
-    def test(self, job, validation, reading):
+    def _test(self, job, number, reading):
         """Reads every row twice, in the place of a test; a generator."""
         cluster = self._master.cluster
-        tests = self._master.core.job_controller.looks.epoch_tests
-        if tests is None or tests.text != "testing":
+        tests = self._master.core.job_controller.looks
+        if tests.text != "testing":
             return {"figure": 0.0}  # the validation data is read, or the job has failed
         client = yield from self._connect(next(reading.numbers))
         try:

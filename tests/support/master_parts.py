@@ -67,17 +67,18 @@ def context_of(out, *, settings=None, cluster_id=7, begun=0.0, life=COMMAND):
     return Context(settings or MasterSettings(), out, cluster_id, begun, life)
 
 
-def controller_of(members, out, shard_orders, past=None, **hooks):
+def controller_of(members, out, shard_orders, past=None, expel=pytest.fail, **hooks):
     """A job's controller among stand-ins; `hooks`: what is done where it asks for that."""
-    asked = dict.fromkeys(("fail_job", "export_cancelled", "job_ended", "expel"), pytest.fail)
+    asked = dict.fromkeys(("fail_job", "export_cancelled", "job_ended"), pytest.fail)
     return JobController(
         context_of(out),
-        SimpleNamespace(files=None, reader=None),
+        SimpleNamespace(files=None, reader=SimpleNamespace(looks=())),
         members,
         SimpleNamespace(stopping=False),
         shard_orders,
         SimpleNamespace(sum=lambda counter: 0, never_pushed=list),
         JobHooks(**{**asked, **hooks}),
+        expel,
         past,
     )
 

@@ -27,7 +27,7 @@ sys.path.append(str(ROOT / "tools"))
 import rooms  # noqa: E402  (no package: a table beside the tools)
 
 VARIABLE = "SNAILPS_TESTS_WITHOUT"
-ATTACHED = {"estimators", "retention", "server_products", "tests_in_training"}
+ATTACHED = {"estimators", "retention", "server_products"}
 """Rooms that the core still imports: `--without all`, and kinds, leave them where they are."""
 CORES = {*rooms.CORE, *rooms.FILES, *(ATTACHED & {*rooms.OPTIONS})}
 """What tests of the core may name."""

@@ -7,14 +7,13 @@ import pytest
 
 from snailps.api.range_passes import RangePasses
 from snailps.api.rotation import Rotation
-from snailps.api.validation import Validation
 from snailps.config import JobSettings
 from snailps.errors import CheckpointError, DataError
 from snailps.master.checkpoint_files import CheckpointFiles, folder_of_best
 from snailps.master.job.epoch_figures import EpochFigures
 from snailps.master.job.epoch_tests import EpochTests
 from snailps.master.job.job import Inspected, Job, JobClock
-from snailps.master.job.model_class import ByInput
+from snailps.master.job.model_class import Look
 from snailps.master.leases import (
     BspSchedule,
     Entries,
@@ -227,14 +226,12 @@ class World:
         self.job = OfWorld(
             schedule=self.schedule, settings=JobSettings(epochs=EPOCHS, output="out/m"),
             inspected=Inspected(), tested=EpochFigures(stop_after), clock=JobClock(0.0, 0.0),
-            model=SimpleNamespace(
-                by_input=ByInput(validation=Validation(lambda results: {}, stop_after))
-            ),
         )  # fmt: skip
+        look = Look(("begin", "epoch"), lambda results, epoch: {}, True, stop_after)
         self.job.epoch_tested = lambda *given: Job.epoch_tested(self.job, *given)
         self.numbers, self.number, self.running = SimpleNamespace(newest=0), 7, False
         services = SimpleNamespace(reader=self, more_files=lambda: self)
-        self.tests = EpochTests(self.job, "name", self, self, services, self, self)
+        self.tests = EpochTests(self.job, look, "name", self, self, services, self, self)
 
     # what it asks of services, files, checkpoints and the course of the job
 
@@ -242,12 +239,12 @@ class World:
         if self.wrong.get(what):
             raise self.wrong[what].pop()
 
-    def reading(self, figures):
-        return None
+    def reading(self, *, settled):
+        assert settled
 
-    def test(self, job, validation, reading):
+    def look(self, job, looks, epoch, reading):
         self._goes_wrong("test")
-        return {"f1": self.figures.pop(0) if self.schedule.finished % 5 == 0 else 0.0}
+        return [{"f1": self.figures.pop(0) if self.schedule.finished % 5 == 0 else 0.0}]
 
     def work(self, run, then, lane=""):
         try:

@@ -1,10 +1,10 @@
-"""`MasterCore`: tests after epochs."""
+"""`MasterCore`: tests after epochs (`snailps.master.job.epoch_tests`)."""
 
 import pytest
 from master_world import Files, World, rejoin, takes_over
 
 from snailps.master import events
-from snailps.master.services import Begun, Completed, InspectionResult, Opened
+from snailps.master.services import Begun, Completed, Opened
 from snailps.node.effects import WorkDone
 from snailps.transport import messages as m
 
@@ -103,15 +103,14 @@ def test_last_checkpoint_of_an_interrupted_training_waits_for_the_test_of_its_ep
     world = World(make_job(**VALIDATED, checkpoint_interval="3600"))
     _, worker, other = world.forms()
     begins_a_test(world, worker)
-    inspection, test = world.works
+    (test,) = world.works
     world.works.clear()
-    world.handle(WorkDone(inspection.number, InspectionResult()))
     world.handle(events.Signal())
     for peer in (worker, other):
         world.note(peer, m.Finished({}))
     world.tick()
     assert not world.works
-    world.handle(WorkDone(test.number, {"f1": 0.5}))
+    world.handle(WorkDone(test.number, [{"f1": 0.5}]))
     world.tick()
     assert [work.lane for work in world.works] == ["checkpoint"]
 

@@ -7,7 +7,9 @@ import pytest
 from snailps.api.export_progress import ExportCancelled, ExportProgress
 from snailps.api.worker import Worker
 from snailps.master.job.job import Inspected
+from snailps.master.job.model_class import ByInput, Look
 from snailps.master.job.model_reader import ModelReader
+from snailps.master.services import ModelAccess
 from snailps.transport.security.trust import OPEN
 
 
@@ -25,33 +27,32 @@ class Readers(ModelReader):
         return results, lambda: self.left.append(job.name)
 
 
-class Looks(Worker):
-    @classmethod
-    def after_round(cls, results, round_):
-        return {"tables of": results.tables_of}
+def look_after_round(readers, job, round_):
+    look = Look(("round",), lambda results, n: {"tables of": results.tables_of, "round": n}, True)
+    return readers.look(job, [look], round_, READING, stays=True)
 
 
 def job(name):
     return SimpleNamespace(
         name=name,
-        model=SimpleNamespace(cls=Looks),
+        model=SimpleNamespace(cls=Worker, by_input=ByInput()),
         settings=None,
-        schedule=SimpleNamespace(slots=None),
         inspected=Inspected(),
     )
 
 
-READING = SimpleNamespace(figures={})
+READING = ModelAccess(iter([1]), {}, {})
 
 
 def test_job_behind_one_that_failed_while_its_first_round_was_looked_at_reads_its_own_tables():
     readers = Readers()
     readers.connects = readers.leave_rounds  # the first job fails while its look connects
-    assert readers.after_round(job("first"), 0, READING) == {"tables of": "first"}
+    assert look_after_round(readers, job("first"), 0) == [{"tables of": "first", "round": 0}]
     readers.connects = lambda: None
     second = job("second")
     for round_ in range(2):
-        assert readers.after_round(second, round_, READING) == {"tables of": "second"}
+        seen = look_after_round(readers, second, round_)
+        assert seen == [{"tables of": "second", "round": round_}]
     assert readers.left == ["first"]
 
 

@@ -21,7 +21,9 @@ from snailps.dataclass import dataclass
 from snailps.errors import ClusterError, NotFinite
 from snailps.master.job.beginning import begin_training, prepare
 from snailps.master.job.job import Inspected, Job
+from snailps.master.job.model_class import ByInput, looks_of
 from snailps.master.job.model_reader import ModelReader
+from snailps.master.services import ModelAccess
 from snailps.transport.security.trust import OPEN
 
 
@@ -164,14 +166,19 @@ class Judged(Worker):
         return lambda results: {np.str_("cat"): [(np.int64(3), np.float32(0.5))]}
 
 
+LOOKS = looks_of(SimpleNamespace(cls=Judged, rounds=SimpleNamespace(number=0)), JobSettings())
+READING = ModelAccess(iter([1]), {}, {})
+
+
 def export(judged, output="out"):
     Judged.judged, Judged.written = judged, []
     job = SimpleNamespace(
-        model=SimpleNamespace(cls=Judged), settings=SimpleNamespace(output=output),
-        inspected=Inspected(), schedule=SimpleNamespace(slots=None),
+        model=SimpleNamespace(cls=Judged, by_input=ByInput(looks=LOOKS)),
+        settings=SimpleNamespace(output=output), inspected=Inspected(),
     )  # fmt: skip
+    job.looked = lambda seen: Job.looked(job, seen)
     progress = SimpleNamespace(check=lambda: None, cancelled=False)
-    return Readers().export(job, SimpleNamespace(figures={}), progress)
+    return Readers().export(job, READING, progress)
 
 
 def test_figures_of_the_end_of_a_round_and_of_an_inspection_are_plain():
@@ -182,8 +189,9 @@ def test_figures_of_the_end_of_a_round_and_of_an_inspection_are_plain():
         "auc": 0.5, "judged": ["auc"], "files": ["out.npz"], "rows": 5,
         "validation": {"cat": [["3", 0.5]]},
     }  # fmt: skip
+    (look,) = ByInput(looks=LOOKS).at("round")
     job = SimpleNamespace(model=SimpleNamespace(cls=Judged))
-    after = Readers().after_round(job, 0, SimpleNamespace(figures={}))
+    (after,) = Readers().look(job, [look], 0, READING, stays=True)
     assert (after, type(after["loss"])) == ({"loss": 0.5}, float)
 
 

@@ -9,10 +9,12 @@ from snailps.config import JobSettings, MasterSettings, RawConfig
 from snailps.master import effects, events
 from snailps.master.effects import Fact
 from snailps.master.job.job import Job as MasterJob
-from snailps.master.job.model_class import RoundTerms
+from snailps.master.job.job import JobClock
+from snailps.master.job.model_class import ByInput, Look, RoundTerms
 from snailps.master.job.round_controller import RoundController
 from snailps.master.job.stop_rules import StopRules
 from snailps.master.leases.rounds import RoundSchedule
+from snailps.master.services import ModelAccess
 from snailps.node.effects import WorkDone
 from snailps.transport import messages as m
 
@@ -23,7 +25,11 @@ class Job:
     """What a `RoundController` uses of a job."""
 
     def __init__(self, workers, deadline_s):
-        self.model = SimpleNamespace(rounds=RoundTerms(4, 1.0, deadline_s, inspects=True))
+        look = Look(("round",), lambda results, round_: {}, strict=True)
+        self.model = SimpleNamespace(
+            rounds=RoundTerms(4, 1.0, deadline_s), by_input=ByInput(looks=(look,))
+        )
+        self.clock = JobClock(0.0, 0.0)
         self.rules = StopRules()
         self.schedule, self.figures = RoundSchedule(4, workers), []
 
@@ -44,21 +50,31 @@ class Rounds:
         self.facts, self.closed, self.inspections, self.failed, self.said = [], [], [], [], []
         self.rows = SimpleNamespace(clocks_set=True, close_clock=self._close)
         out = SimpleNamespace(
-            note=lambda kind, data: self.facts.append((kind, data)), say=self.said.append
-        )
+            note=lambda kind, data: self.facts.append((kind, data)), say=self.said.append,
+            work=self._begin_inspection,
+        )  # fmt: skip
+        present = SimpleNamespace(
+            reading=lambda: ModelAccess(iter([1]), {}, {}), figures={},
+            hooks=SimpleNamespace(fail_job=self.failed.append),
+        )  # fmt: skip
+        members = SimpleNamespace(nodes=lambda role: workers)
         self.checkpoints = SimpleNamespace(running=False, is_due=lambda now: False)
         self.control = RoundController(
-            out, self.job, self.job.schedule.rounds, self.rows, self.checkpoints,
-            self._begin_inspection, self.failed.append,
+            out, self.job, self.job.schedule.rounds, members, self.rows, self.checkpoints, present,
+            self,
         )  # fmt: skip
 
     def _close(self, clock, parts, now):
         self.closed.append(clock)
         self.rows.clocks_set = False
 
-    def _begin_inspection(self, round_, parts, then, now):
-        self.parts = parts
-        self.inspections.append((round_, then))
+    def look(self, job, looks, round_, reading, *, stays):
+        assert stays
+        self.parts = reading.figures["parts"]
+        return round_
+
+    def _begin_inspection(self, run, then):
+        self.inspections.append((run(), then))
 
     def train(self, worker=5, now=0.0):
         """A worker trains its part of the present round; whether there was one."""
@@ -74,7 +90,7 @@ class Rounds:
 
     def inspected(self, loss, now=0.0):
         _, then = self.inspections.pop(0)
-        then(WorkDone(0, {"loss": loss}), now)
+        then(WorkDone(0, [{"loss": loss}]), now)
         self.control.step(now)
 
 

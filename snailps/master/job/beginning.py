@@ -19,13 +19,14 @@ from snailps.config.output import check_output, check_room, sizes_text
 from snailps.dataclass import replace
 from snailps.errors import ConfigError
 from snailps.master.job.job import Job
-from snailps.master.job.model_class import ask, check_returned, tests_of
+from snailps.master.job.model_class import ask, check_returned, looks_of
 from snailps.master.job.record import JobRecord
 from snailps.master.job.settings import plain_settings
 from snailps.master.job.state import JobState
 from snailps.master.job.survey import JobSurvey
 from snailps.master.job.training_plan import Plan, schedule_of
 from snailps.master.leases import SurveySchedule
+from snailps.registry import named
 
 
 def prepare(job: Job, workers: int) -> None:
@@ -38,7 +39,7 @@ def prepare(job: Job, workers: int) -> None:
         job.input.find()
         _measure(job)
         _choose(job)
-    _choose_tests(job)
+    _choose_looks(job)
     if not job.model.rounds.number:
         at_work = job.as_counted(max(1, workers))
         job.input.cut(job.settings, max(1, workers), at_work)
@@ -83,12 +84,13 @@ def _choose(job: Job) -> None:
     job.model = replace(model, by_input=by_input)
 
 
-def _choose_tests(job: Job) -> None:
+def _choose_looks(job: Job) -> None:
     model = job.model
-    validation, tester = tests_of(model, job.settings)
-    if validation is not None:
-        job.tested.stop_after, job.tested.better = validation.stop_after, validation.better
-    by_input = replace(model.by_input, validation=validation, tester=tester)
+    by_input = replace(model.by_input, looks=looks_of(model, job.settings))
+    if by_input.at("tenth") or by_input.at("epoch"):
+        named("tests_in_training")  # refused now, where this installation lacks it
+    for look in by_input.at("epoch"):
+        job.tested.stop_after, job.tested.better = look.keeps, look.better
     job.model = replace(model, by_input=by_input)
 
 

@@ -38,6 +38,7 @@ from snailps.errors import (
 from snailps.master.checkpoints import CheckpointController, Hooks
 from snailps.master.context import Context
 from snailps.master.job.ended_jobs import EndedJob, EndedJobs
+from snailps.master.job.expiry import ExpiryClock
 from snailps.master.job.export_phase import ExportPhase, Failure
 from snailps.master.job.handout import Handout
 from snailps.master.job.job import Job
@@ -48,7 +49,7 @@ from snailps.master.job.recovery import JobRecovery, Recovered
 from snailps.master.job.survey_phase import SurveyPhase
 from snailps.master.job.training_phase import TrainingPhase
 from snailps.master.job.worker_wait import WorkerWait
-from snailps.master.leases.service import LeaseService
+from snailps.master.leases.service import Expel, LeaseService
 from snailps.master.lifecycle import Lifecycle
 from snailps.master.member import Member
 from snailps.master.membership import Membership
@@ -75,16 +76,17 @@ class JobController:
         shard_orders: ShardOrders,
         shard_reports: ShardReports,
         hooks: JobHooks,
+        expel: Expel,
         past: Recovered | None = None,  # notes of an earlier master: the job resumes from there
     ) -> None:
         self._out, self._members = context.out, members
         out, fail_job = context.out, hooks.fail_job
         self.ended_jobs = EndedJobs(out)
         self.leases = leases = LeaseService(
-            context, members, lifecycle, shard_orders, self.ended_jobs, hooks.expel,
+            context, members, lifecycle, shard_orders, self.ended_jobs, expel,
             lambda now: self.looks.retired(now),
         )  # fmt: skip
-        self.present = present = PresentJob(out, leases, hooks, self._failed)
+        self.present = present = PresentJob(out, members, leases, hooks, self._failed)
         self.checkpoints = checkpoints = CheckpointController(
             out, members, shard_orders, shard_reports, services.files,
             Hooks(
@@ -93,24 +95,27 @@ class JobController:
                 saved=lambda completed, now: self.opening.saved(),
             ),
         )  # fmt: skip
-        self.looks = Looks(out, services, members, shard_orders, checkpoints, present)
-        self.exporting = ExportPhase(
-            context, services, members, shard_reports, checkpoints, present, self.looks
+        self.looks = looks = Looks(
+            out, services, members, shard_orders, checkpoints, present, self.ended_jobs
         )
+        self.exporting = ExportPhase(
+            context, services, members, shard_reports, checkpoints, present, looks
+        )
+        self.expiry = ExpiryClock(out, shard_orders)
         self.training = TrainingPhase(
-            context, members, shard_orders, leases, checkpoints, present, self.looks,
+            context, members, shard_orders, leases, checkpoints, present, looks, self.expiry,
             self.exporting.begin,
         )  # fmt: skip
         self.handout = Handout(out, members, leases, present)
         self.survey = SurveyPhase(out, services, leases, present, self.training)
         self.worker_wait = WorkerWait(context, checkpoints.advice, fail_job)
         recovery = JobRecovery(
-            past, members, shard_orders, leases, checkpoints, self.survey, self.training,
-            self.exporting,
+            past, members, shard_orders, leases, checkpoints, self.survey, self.training, looks,
+            self.expiry, self.exporting,
         )  # fmt: skip
         self.opening = OpeningPhase(
             context, services, members, checkpoints, recovery, present, self.handout, self.survey,
-            self.training, self.ended_jobs,
+            self.training, self.expiry, self.ended_jobs,
         )  # fmt: skip
         self._spent_at = 0.0  # when the seconds of work are noted next
 

@@ -106,7 +106,7 @@ def _advice(job: Job, losses: list[float], ended_by: str) -> dict[str, Any]:
     """Figures from which the report advises other settings: the `losses` of epochs are known."""
     advice: dict[str, Any] = {}
     passes, constant = job.model.by_input.passes, job.model.constant_loss
-    is_tested = job.model.by_input.validation is not None  # whose figures say more than losses
+    is_tested = bool(job.model.by_input.at("epoch"))  # whose figures say more than losses
     # Few lines, so many epochs: the loss of the training does not show what they learnt by heart.
     may_know_lines = passes is not None and passes.by_heart and not is_tested
     if may_know_lines and len(losses) > 1 and losses[-1] < BY_HEART * losses[0]:

@@ -15,14 +15,16 @@ import enum
 import logging
 from collections.abc import Mapping
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from snailps.errors import EXIT_FAILED, SnailError, explain
 from snailps.master.checkpoints import CheckpointController, Hooks
 from snailps.master.effects import Outbox
 from snailps.master.job.epoch_figures import deciding_in
-from snailps.master.job.inspection import Inspection
 from snailps.master.job.job import Job
+from snailps.master.job.looks import Course
+from snailps.master.job.model_class import Look
+from snailps.master.job.present import PresentJob
 from snailps.master.job.record import JobRecord
 from snailps.master.member import Member
 from snailps.master.services import Completed, Opened, Services
@@ -58,36 +60,23 @@ STEPS: Mapping[Step, frozenset[Step]] = {
 """The steps that may follow each."""
 
 
-class Course(Protocol):
-    """What tests of epochs ask of the job's controller."""
-
-    def end_early(self, job: Job, why: str, now: float) -> None:
-        """End the training."""
-
-    def leases_go_on(self, now: float) -> None:
-        """Answer workers that wait for the next epoch."""
-
-    def fail_job(self, text: str, code: int = EXIT_FAILED, trace: str = "") -> None:
-        """Fail the job."""
-
-
 class EpochTests:
-    """The tests of one job with a `Validation`."""
+    """The tests of one job after each epoch."""
 
     def __init__(
         self,
         job: Job,
+        look: Look,
         name: str,  # of the job, unlike all others
         out: Outbox,
-        inspection: Inspection,
+        present: PresentJob,
         services: Services,
         checkpoints: CheckpointController,  # of the job
         course: Course,
     ) -> None:
-        assert job.model.by_input.validation is not None
-        self._job, self._validation, self._name = job, job.model.by_input.validation, name
+        self._job, self._look, self._name = job, look, name
         self._record = JobRecord(job)
-        self._out, self._inspection, self._services = out, inspection, services
+        self._out, self._present, self._services = out, present, services
         self._checkpoints, self._course = checkpoints, course
         self._step = Step.TRAINING
         self._has_read = False
@@ -196,8 +185,8 @@ class EpochTests:
     # --- a test ----------------------------------------------------------------------------------
 
     def _work(self) -> Any:
-        reading = self._inspection.reading({})
-        return partial(self._services.reader.test, self._job, self._validation, reading)
+        reading, number = self._present.reading(settled=True), round(self._job.epochs_done)
+        return partial(self._services.reader.look, self._job, [self._look], number, reading)
 
     def _read(self, done: WorkDone, now: float) -> None:
         """The validation data is read: what it lacks fails the job now, and not after an epoch."""
@@ -235,9 +224,10 @@ class EpochTests:
                 log.warning("the test of the model is repeated: %s", explain(done.error))
                 self._go(Step.TRAINING)
             return
-        self._failures, self._test = 0, {**test, **done.result}
-        job, keeps = self._job, self._validation.stop_after > 0
-        if keeps and not job.schedule.over and job.tested.is_better(self._test):
+        (figures,) = done.result
+        self._failures, self._test = 0, {**test, **figures}
+        job = self._job
+        if self._look.keeps and not job.schedule.over and job.tested.is_better(self._test):
             self._go(Step.KEEPING)
             self._keep(now)
         else:
@@ -329,7 +319,7 @@ class EpochTests:
         """
         tested = self._job.tested
         has_rows = tested.is_last_best and not tested.kept
-        if not self._validation.stop_after or not tested.tests or has_rows:
+        if not self._look.keeps or not tested.tests or has_rows:
             self._go(Step.OVER)
             return
         self._go(Step.RESTORING)

@@ -69,10 +69,8 @@ class ExportPhase:
 
     def _export(self, job: Job, now: float) -> None:
         progress = self.export.begin(now)
-        figures = dict(self._present.figures)
-        if by_round := job.round_results.by_round:
-            figures["by_round"] = by_round
-        reading = self._looks.inspection.reading(figures)
+        by_round = job.round_results.by_round
+        reading = self._present.reading({"by_round": by_round} if by_round else {}, settled=True)
         export = partial(self._services.reader.export, job, reading, progress)
         self._present.beside(export, self._exported)
 

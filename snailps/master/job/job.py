@@ -50,10 +50,10 @@ def _result(message: messages.Done | messages.CheckIn) -> BlockResult:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Inspected:
-    """What the master has found in the model's tables; replaced as a whole.
+    """What looks have seen in the model's tables; replaced as a whole.
 
-    `validation`: the last result of the model's inspector.  `tests`: when its tester had made
-    figures, monotonic seconds, and these, with the ``progress`` of the training then.
+    `validation`: names with their neighbours, as seen last.  `tests`: when there were figures,
+    monotonic seconds, and these, with the ``progress`` of the training then.
     """
 
     validation: Mapping[str, list[tuple[str, float]]] = dataclasses.field(default_factory=dict)
@@ -168,6 +168,19 @@ class Job:
             raise ClusterError(diverged)
         if self.settings.target_loss and loss <= self.settings.target_loss:
             self.rules.reach("target_loss", round_)
+
+    def looked(
+        self, seen: Iterable[Mapping[str, Any]], now: float = 0.0, progress: float | None = None
+    ) -> None:
+        """Take what looks have seen: neighbours, and figures at a `progress` of the training."""
+        everything = [entry for figures in seen for entry in figures.items()]
+        near = {name: value for name, value in everything if isinstance(value, list)}
+        if near:
+            self.inspected = dataclasses.replace(self.inspected, validation=near)
+        figures = {name: value for name, value in everything if not isinstance(value, list)}
+        if figures and progress is not None:
+            tests = (*self.inspected.tests, (now, {"progress": progress, **figures}))
+            self.inspected = dataclasses.replace(self.inspected, tests=tests)
 
     def epoch_tested(self, test: dict[str, Any], kept: str, done: float) -> None:
         """Take the figures of an epoch; its rows, if it is the best one, are `kept` at a path."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 from snailps.api.concurrency import Concurrency
 from snailps.api.counting import Counted
@@ -31,7 +31,24 @@ from snailps.registry import named
 
 log = logging.getLogger(__name__)
 
-Tester = Callable[[Results], Mapping[str, float]]
+Moment: TypeAlias = 'Literal["begin", "tenth", "epoch", "round", "end"]'
+"""When a look is due: as the training begins, at each tenth of it, after each epoch or round, or as
+the model is exported."""
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """A look at a job's rows, in its training or at its end."""
+
+    when: tuple[Moment, ...]
+    # Called beside the master's loop, with the number of the tenth, epoch or round: names with a
+    # figure each, or with a list of neighbours.
+    what: Callable[[Results, int], Mapping[str, Any]]
+    strict: bool = False  # an error fails the job; else it is logged: no model is lost for advice
+    # After so many epochs without a better one the training ends with the rows of the best; 0:
+    # none are kept.
+    keeps: int = 0
+    better: Literal["higher", "lower"] = "higher"  # which values of its first figure
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +60,6 @@ class RoundTerms:
     number: int
     fraction: float  # of the workers, drawn for each round
     deadline_s: float  # after which a round ends without late workers; 0: it waits
-    inspects: bool  # the class looks at its tables after each round
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +69,11 @@ class ByInput:
     measured: tuple[str, ...] = ()  # settings, in words
     passes: Passes | None = None  # None: the user set the number of epochs
     concurrency: Concurrency = field(default_factory=Concurrency)
-    # Only one of the two: a model that is tested after each epoch is not tested in between.
-    validation: Validation | None = None
-    tester: Tester | None = None
+    looks: tuple[Look, ...] = ()
+
+    def at(self, moment: Moment) -> list[Look]:
+        """The looks that are due then."""
+        return [look for look in self.looks if moment in look.when]
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +125,6 @@ def ask(
     rounds = plain(in_rounds, "rounds", int)
     if rounds:
         named("rounds")  # refused now, where this installation lacks it
-    after_round = in_rounds.after_round.__func__  # type: ignore[attr-defined]
     return ModelClass(
         cls,
         path,
@@ -121,7 +138,6 @@ def ask(
             rounds,
             plain(in_rounds, "fraction", float),
             plain(in_rounds, "deadline", float),
-            after_round is not InRounds.after_round.__func__,  # type: ignore[attr-defined]
         ),
         expires=plain(limited, "expires", int),
         loader=trait_of(cls, Surveyed).loader(settings),
@@ -131,14 +147,55 @@ def ask(
     )
 
 
-def tests_of(model: ModelClass, settings: JobSettings) -> tuple[Validation | None, Tester | None]:
-    """How the class tests the model in training: after each epoch, or now and then."""
-    trait = trait_of(model.cls, Reported)
+def looks_of(model: ModelClass, settings: JobSettings) -> tuple[Look, ...]:
+    """What each hook of the class has the master look at, and when.
+
+        hook                  when           an error        keeps
+        Reported.inspector    tenth, end     is logged
+        Reported.tester       begin, tenth   is logged
+        Reported.validation   begin, epoch   fails the job   the best rows, with `stop_after`
+        InRounds.after_round  round          fails the job
+
+    At the beginning a model reads what it tests on: what it finds then is not used. A model that is
+    tested after each epoch is not tested in between, and in rounds not after epochs.
+    """
+    cls, in_rounds = model.cls, trait_of(model.cls, InRounds)
+    trait, looks = trait_of(cls, Reported), list[Look]()
+
+    def figures(name: str, test: Callable[[Results], Any]) -> Callable[..., Mapping[str, float]]:
+        def seen(results: Results, number: int) -> Mapping[str, float]:
+            tested = plain_figures(cls, name, test(results))
+            return {figure: float(value) for figure, value in tested.items()}
+
+        return seen
+
+    if (inspector := trait.inspector(settings)) is not None:
+        inspects = inspector
+
+        def neighbours(results: Results, number: int) -> Mapping[str, list[tuple[str, float]]]:
+            return {
+                name: [(str(other), float(figure)) for other, figure in near]
+                for name, near in plain_figures(cls, "inspector", inspects(results)).items()
+            }
+
+        looks.append(Look(("tenth", "end"), neighbours))
     validation = None if model.rounds.number else trait.validation(settings)
-    if validation is None:
-        return None, trait.tester(settings)
-    check_returned(model.cls, validation, Validation, "validation")
-    return validation, None
+    if validation is not None:
+        check_returned(cls, validation, Validation, "validation")
+        keeps, better = validation.stop_after, validation.better
+        tests = figures("validation", validation.test)
+        looks.append(Look(("begin", "epoch"), tests, True, keeps, better))
+    elif (tester := trait.tester(settings)) is not None:
+        looks.append(Look(("begin", "tenth"), figures("tester", tester)))
+    after_round = in_rounds.after_round
+    # Of a class that does not write it, no round waits for a connection.
+    if after_round.__func__ is not InRounds.after_round.__func__:  # type: ignore[attr-defined]
+
+        def after(results: Results, number: int) -> Mapping[str, Any]:
+            return plain_figures(cls, "after_round", after_round(results, number))
+
+        looks.append(Look(("round",), after, True))
+    return tuple(looks)
 
 
 def check_returned(cls: type[Worker], value: object, kind: type, method: str) -> None:

@@ -1,6 +1,6 @@
-"""Reads a job's tables for the master: for inspections of the model, and for the export.
+"""Reads a job's tables for the master: for looks in its training, and for the export.
 
-    inspect, after_round, load, export -> ShardConnections -> Results -> the model's class
+    look, landmarks, load, export -> ShardConnections -> Results -> the model's class
 
 Each reading is a `Work`, in a thread beside the master's loop, and calls the model's class. Owns
 the connections that it takes; rounds share one. Must not decide when to read: the job's controller
@@ -23,14 +23,14 @@ from numpy.typing import NDArray
 from snailps.api.export_progress import ExportProgress
 from snailps.api.plain_values import is_users, plain_figures
 from snailps.api.results import Results
-from snailps.api.traits import InRounds, Reported, trait_of
-from snailps.api.validation import Validation
+from snailps.api.traits import Reported, trait_of
 from snailps.api.worker import Worker
 from snailps.dataclass import replace
 from snailps.errors import ClusterError, DataError, NotFinite, SnailError, explain
 from snailps.master.job.job import Job
+from snailps.master.job.model_class import Look
 from snailps.master.observers import ResultsObserver
-from snailps.master.services import InspectionResult, ModelAccess
+from snailps.master.services import ModelAccess
 from snailps.node.shard_connections import ShardConnections, connect
 from snailps.store.route import Route
 from snailps.transport.handshake import Role
@@ -54,7 +54,7 @@ class ModelReader:
     def __init__(self, timeout_s: float, trust: Trust, cluster_id: int) -> None:
         self._timeout_s, self._trust, self._cluster_id = timeout_s, trust, cluster_id
         self._route: Route | None = None
-        self._of_rounds: tuple[Job, Results, Callable[[], None]] | None = None
+        self._staying: tuple[Job, Results, Callable[[], None]] | None = None
         self._links: set[ShardConnections] = set()
         self._closed = threading.Event()
         self._progress: ExportProgress | None = None
@@ -74,7 +74,7 @@ class ModelReader:
             links.client.fail("the export was interrupted")
 
     def leave_rounds(self) -> None:
-        tables, self._of_rounds = self._of_rounds, None
+        tables, self._staying = self._staying, None
         if tables is not None:
             tables[-1]()
 
@@ -86,57 +86,42 @@ class ModelReader:
 
     # --- beside the loop -------------------------------------------------------------------------
 
-    def inspect(
-        self, job: Job, reading: ModelAccess, *, inspects: bool, tests: bool
-    ) -> InspectionResult:
-        """Have the model's inspector run, if it `inspects`, whose result goes into `Job.inspected`,
-        and its tester, if it `tests`. An error is only logged: no training is lost for an
-        inspection."""
-        cls = job.model.cls
-        trait = trait_of(cls, Reported)
-        observer = self.observer if inspects else None
-        inspector = trait.inspector(job.settings) if inspects else None
-        test = job.model.by_input.tester if tests else None
-        if inspector is None and test is None and observer is None:
-            return InspectionResult()
+    @property
+    def looks(self) -> tuple[Look, ...]:
+        observer = self.observer
+        if observer is None:
+            return ()
 
-        def all_of(results: Results) -> Mapping[str, float]:
-            if inspector is not None:
-                inspected = plain_figures(cls, "inspector", inspector(results))
-                validation = {
-                    name: [(str(other), float(figure)) for other, figure in figures]
-                    for name, figures in inspected.items()
-                }
-                job.inspected = replace(job.inspected, validation=validation)
-            if observer is not None:
-                observer.read(results)
-            tested = plain_figures(cls, "tester", test(results)) if test is not None else {}
-            return {name: float(figure) for name, figure in tested.items()}
+        def observed(results: Results, number: int) -> Mapping[str, Any]:
+            observer.read(results)
+            return {}
 
-        begin, tested = time.monotonic(), dict[str, float]()
+        return (Look(("tenth", "end"), observed),)
+
+    def look(
+        self,
+        job: Job,
+        looks: Sequence[Look],
+        number: int,
+        reading: ModelAccess,
+        *,
+        stays: bool = False,
+    ) -> list[Mapping[str, Any]]:
+        seen: list[Mapping[str, Any]] = []
+
+        def all_of(results: Results) -> None:
+            for look in looks:
+                seen.append(look.what(results, number))
+
         try:
-            tested |= self.load(job, all_of, reading)
-        except Exception as error:  # a failed inspection is no reason to lose the model
+            if reading.clock:
+                self._reach(reading)
+            self.load(job, all_of, reading, stays=stays)
+        except Exception as error:
+            if any(look.strict for look in looks):
+                raise
             log.error("the inspection of the model failed, the job goes on: %s", explain(error))
-        return InspectionResult(time.monotonic() - begin, tested)
-
-    def test(self, job: Job, validation: Validation, reading: ModelAccess) -> Mapping[str, float]:
-        if (slots := job.schedule.slots) is not None:
-            self._reach(slots.open, reading)
-        figures = plain_figures(
-            job.model.cls, "validation", self.load(job, validation.test, reading)
-        )
-        return {name: float(figure) for name, figure in figures.items()}
-
-    def after_round(self, job: Job, round_: int, reading: ModelAccess) -> Mapping[str, Any]:
-        if self._of_rounds is not None and self._of_rounds[0] is not job:
-            self.leave_rounds()  # of a job that failed while this connected
-        if self._of_rounds is None:  # kept for all rounds: workers wait while it connects
-            self._of_rounds = job, *self._results(job, reading)
-        _, results, _ = self._of_rounds
-        results.figures = reading.figures
-        trait = trait_of(job.model.cls, InRounds)
-        return plain_figures(job.model.cls, "after_round", trait.after_round(results, round_))
+        return seen
 
     def landmarks(self, job: Job, reading: ModelAccess, *, sharp: bool) -> Mapping[str, Any]:
         trait = trait_of(job.model.cls, Reported)
@@ -159,9 +144,10 @@ class ModelReader:
     def export(self, job: Job, reading: ModelAccess, progress: ExportProgress) -> dict[str, Any]:
         self._progress = progress
         try:
-            if (slots := job.schedule.slots) is not None:
-                self._reach(slots.open, reading)
-            self.inspect(job, reading, inspects=True, tests=False)
+            if reading.clock:
+                self._reach(reading)
+            if looks := [*job.model.by_input.at("end"), *self.looks]:
+                job.looked(self.look(job, looks, 0, replace(reading, clock=0)))
             figures = job.inspected.figures
             progress.check()
             judge = partial(_judge_and_export, job)
@@ -184,7 +170,11 @@ class ModelReader:
         work: Callable[[Results], Result],
         reading: ModelAccess,
         progress: ExportProgress | None = None,
+        *,
+        stays: bool = False,
     ) -> Result:
+        if stays:
+            return work(self._stay(job, reading))
         results, close = self._results(job, reading, progress)
         try:
             results.exporting.check()  # it may have been cancelled while this connected
@@ -192,12 +182,22 @@ class ModelReader:
         finally:
             close()
 
-    def _reach(self, clock: int, reading: ModelAccess) -> None:
-        """Wait until all clocks below `clock` are applied. A block is reported before its slot is
-        sealed, and the master seals in place of a worker that dies in between."""
+    def _stay(self, job: Job, reading: ModelAccess) -> Results:
+        """The tables through a connection that stays: workers wait while another one is made."""
+        if self._staying is not None and self._staying[0] is not job:
+            self.leave_rounds()  # of a job that failed while this connected
+        if self._staying is None:
+            self._staying = job, *self._results(job, reading)
+        _, results, _ = self._staying
+        results.figures = reading.figures
+        return results
+
+    def _reach(self, reading: ModelAccess) -> None:
+        """Wait until all clocks below the reading's are applied. A block is reported before its
+        slot is sealed, and the master seals in place of a worker that dies in between."""
         links, close = self._connect(reading)
         try:
-            links.client.reach_async(clock).wait(self._timeout_s)
+            links.client.reach_async(reading.clock).wait(self._timeout_s)
         finally:
             close()
 

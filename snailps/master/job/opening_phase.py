@@ -17,6 +17,7 @@ from snailps.master.checkpoints import CheckpointController
 from snailps.master.context import Context
 from snailps.master.job.beginning import check_files, prepare
 from snailps.master.job.ended_jobs import EndedJobs
+from snailps.master.job.expiry import ExpiryClock
 from snailps.master.job.handout import Handout
 from snailps.master.job.job import Job
 from snailps.master.job.present import PresentJob
@@ -45,12 +46,14 @@ class OpeningPhase:
         handout: Handout,
         survey: SurveyPhase,
         training: TrainingPhase,
+        expiry: ExpiryClock,
         ended_jobs: EndedJobs,
     ) -> None:
         self._life, self._out, self._services = context.life, context.out, services
         self._members, self._checkpoints, self.recovery = members, checkpoints, recovery
         self._present, self._handout = present, handout
-        self._survey, self._training, self._ended_jobs = survey, training, ended_jobs
+        self._survey, self._training, self._expiry = survey, training, expiry
+        self._ended_jobs = ended_jobs
         self.is_formed = False
         self._submitter: int | None = None  # call of the driver, until the job is prepared
 
@@ -60,8 +63,7 @@ class OpeningPhase:
         self._ended_jobs.newest += 1
         if self._life.outlives_job:
             self._ended_jobs.note(to_mapping(job.settings))
-        self._training.looks.inspection.begin()
-        self._present.begin(job, self._ended_jobs.newest)
+        self._present.begin(job)
         self._submitter = call
         self._present.beside(partial(self._find, job, workers), partial(self._prepared, job))
 
@@ -86,7 +88,7 @@ class OpeningPhase:
             self._out.happened("input", "", f"by the input: {measured}")
             log.info("by the input: %s", measured)
         self._checkpoints.opened(JobRecord(job), opened, now, resumes=not self.recovery.begun)
-        self.answer_submitter(messages.Submitted(self._present.number))
+        self.answer_submitter(messages.Submitted(self._ended_jobs.newest))
         self._present.go(JobPhase.READY)
         if self.is_formed:
             self.begin(job, now)
@@ -137,7 +139,7 @@ class OpeningPhase:
         late = any(member.dropped for member in self._members.nodes("worker"))
         self._members.table_registry.forget_job(now, in_use=late)
         self._ended_jobs.forget_tables()
-        self._training.expiry.begin(now)
+        self._expiry.begin(now)
 
     # --- rows of a checkpoint --------------------------------------------------------------------
 
@@ -164,5 +166,5 @@ class OpeningPhase:
 
     def _kept(self, job: Job, state: JobState, _: None, now: float) -> None:
         self._training.open(job, now, state)
-        self._training.expiry.resume(job, now)
+        self._expiry.resume(job, now)
         self._handout.start_all()

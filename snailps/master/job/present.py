@@ -1,24 +1,28 @@
 """Owns what all phases of the present job share: the job, its phase, the work that it waits for.
 
     begin(job) -> go(phase) ... -> over()          beside(run, then): work, then its result, or
-                                                   `failed` (`JobController`)
+    reading() -> what reading its rows needs       `failed` (`JobController`)
 
 One job at a time, and one work that it waits for. Must not know what a phase does.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 from snailps.errors import EXIT_FAILED
 from snailps.master.effects import Outbox
 from snailps.master.job.job import Job
-from snailps.master.leases.service import Expel, LeaseService
+from snailps.master.leases.service import LeaseService
+from snailps.master.membership import Membership
 from snailps.master.phases import JobPhase, job_step
+from snailps.master.services import ModelAccess
 from snailps.node.effects import WorkDone
 
+NUMBERS = 3
+"""Incarnations for one reading of the tables: an export connects up to three times."""
 Then = Callable[[Any, float], None]
 """Callback of work beside the loop: gets its result, and the time."""
 
@@ -36,21 +40,20 @@ class JobHooks(NamedTuple):
     # the export was ended before the result was complete: leave, or fail with this code
     export_cancelled: Callable[..., None]
     job_ended: Callable[[float], None]  # the result is written
-    expel: Expel
 
 
 class PresentJob:
     def __init__(
         self,
         out: Outbox,
+        members: Membership,
         leases: LeaseService,
         hooks: JobHooks,
         failed: Callable[[BaseException, float], None],  # of work beside the loop
     ) -> None:
-        self._out, self._leases, self._failed = out, leases, failed
+        self._out, self._members, self._leases, self._failed = out, members, leases, failed
         self.hooks = hooks
         self.phase = JobPhase.IDLE
-        self.number = 0
         self.figures: dict[str, Any] = {}
         """Of the job, or of the last one until the next begins."""
         self.failure = ""
@@ -62,8 +65,7 @@ class PresentJob:
     def job(self) -> Job | None:
         return self._leases.job
 
-    def begin(self, job: Job, number: int) -> None:
-        self.number = number
+    def begin(self, job: Job) -> None:
         self._leases.job, self.figures, self.failure, self.interrupted = job, {}, "", False
         self.go(JobPhase.PREPARING)
 
@@ -74,6 +76,20 @@ class PresentJob:
     def go(self, phase: JobPhase) -> None:
         """Enter a phase; an invalid transition is a defect."""
         self.phase = job_step(self.phase, phase)
+
+    def reading(
+        self, more: Mapping[str, Any] | None = None, *, settled: bool = False
+    ) -> ModelAccess:
+        """What a reading of the tables that begins now needs; `more` figures for the model's class.
+        `settled`: it waits until what is done is applied."""
+        job = self._leases.job
+        slots = job.schedule.slots if settled and job is not None else None
+        return ModelAccess(
+            iter(self._members.reserve(NUMBERS)),
+            dict(self._members.table_registry.tables),
+            {**self.figures, **(more or {})},
+            0 if slots is None else slots.open,
+        )
 
     # --- beside the loop -----------------------------------------------------------------------
 

@@ -214,7 +214,7 @@ class JobRecord:
         schedule, metrics, rules = job.schedule, job.metrics, job.rules
         job.clock.ticks = [int(tick) for tick in figures.get("ticks", [0])]
         self.continue_from(figures["wall_s"], figures["train_s"], now)
-        if "tested" in figures and job.model.by_input.validation is not None:
+        if "tested" in figures and job.model.by_input.at("epoch"):
             job.tested.load(figures["tested"])
             begun = job.clock.pass_begun
             tests = tuple((begun + test["at_s"], test) for test in job.tested.tests)

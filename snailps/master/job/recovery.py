@@ -23,8 +23,10 @@ from snailps.dataclass import dataclass, field
 from snailps.errors import ConfigError
 from snailps.master.checkpoints import CheckpointController
 from snailps.master.effects import Fact
+from snailps.master.job.expiry import ExpiryClock
 from snailps.master.job.export_phase import ExportPhase
 from snailps.master.job.job import Job
+from snailps.master.job.looks import Looks
 from snailps.master.job.record import JobRecord
 from snailps.master.job.state import JobState, decode, unpack
 from snailps.master.job.survey_phase import SurveyPhase
@@ -62,13 +64,16 @@ class JobRecovery:
         checkpoints: CheckpointController,
         survey: SurveyPhase,
         training: TrainingPhase,
+        looks: Looks,
+        expiry: ExpiryClock,
         exporting: ExportPhase,
     ) -> None:
         self._past = past or Recovered([])  # None: this master is the first
         self._facts = self._past.facts
         self._members, self._shard_orders = members, shard_orders
         self._leases, self._checkpoints, self._survey = leases, checkpoints, survey
-        self._training, self._exporting = training, exporting
+        self._training, self._looks, self._expiry = training, looks, expiry
+        self._exporting = exporting
         self.known = bool(self._facts)
         self.begun = any(fact.kind in ("survey", "train") for fact in self._facts)
         """Whether the job had begun a pass, which is resumed and not begun again."""
@@ -135,8 +140,8 @@ class JobRecovery:
         clocks_set = False
         for fact in self._facts[self._place_of("state" if later else "train") + 1 :]:
             if fact.kind in ("close", "look", "round"):
-                assert self._training.looks.round is not None
-                self._training.looks.round.replay(fact)
+                assert self._looks.round is not None
+                self._looks.round.replay(fact)
             elif fact.kind == "early":
                 self._early(job, now=now, **fact.data)
             else:
@@ -145,14 +150,14 @@ class JobRecovery:
         # The journal may end between the loss of a worker and its "retire".
         for number in self._members.gone_nodes:
             job.schedule.retire(number)
-        self._training.expiry.resume(job, now)
+        self._expiry.resume(job, now)
         self._leases.clocks_noted = clocks_set
         # Only if no worker can have leased anything: shards drop what is staged with that order.
         # After a power cut the journal may lack "clocks", but then a worker reports a block.
         if job.schedule.clocks is not None and not (clocks_set or self._has_leased()):
             self._training.set_clock(job, base.clock, now)
-        if self._training.looks.round is not None:
-            self._training.looks.round.repeat(now)
+        if self._looks.round is not None:
+            self._looks.round.repeat(now)
         self._fence(job, now)
 
     def _has_leased(self) -> bool:

@@ -16,16 +16,20 @@ noted last; each is idempotent. `now` is monotonic seconds.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from functools import partial
 
+from snailps.dataclass import replace
 from snailps.errors import SnailError, explain
 from snailps.master.checkpoints import CheckpointController
 from snailps.master.effects import Fact, Outbox
 from snailps.master.job.job import Job
+from snailps.master.job.present import PresentJob
 from snailps.master.leases.round_entries import Rounds
 from snailps.master.leases.rounds import RoundSchedule as RoundSchedule
+from snailps.master.membership import Membership
 from snailps.master.replication.shard_orders import ShardOrders
-from snailps.node.effects import OnDone, WorkDone
+from snailps.master.services import ModelAccess, Reader
+from snailps.node.effects import WorkDone
 
 log = logging.getLogger(__name__)
 
@@ -36,13 +40,17 @@ class RoundController:
         out: Outbox,  # for facts of the round
         job: Job,  # in its training
         rounds: Rounds,  # of its schedule
+        members: Membership,
         shard_orders: ShardOrders,
         checkpoints: CheckpointController,
-        inspect: Callable[[int, int, OnDone, float], None],  # of a round, with so many parts
-        fail_job: Callable[[str], None],
+        present: PresentJob,
+        reader: Reader,
     ) -> None:
         self._out, self._job, self._shard_orders = out, job, shard_orders
-        self._checkpoints, self._begin_inspection, self._fail_job = checkpoints, inspect, fail_job
+        self._members, self._checkpoints = members, checkpoints
+        self._present, self._reader = present, reader
+        self._looks = job.model.by_input.at("round")
+        self._reading: ModelAccess | None = None  # of the connection that serves all rounds
         self._schedule, self._rounds = job.schedule, rounds
         self._deadline_s = job.model.rounds.deadline_s
         self._begun: float | None = None  # when a worker began with the round; None: none has
@@ -157,7 +165,20 @@ class RoundController:
     def inspect(self, round_: int, now: float) -> None:
         """Have the model inspect an applied round; idempotent."""
         self._inspected = round_
-        self._begin_inspection(round_, self._parts, self._inspection_done, now)
+        if not self._looks:
+            self._inspection_done(WorkDone(0, ()), now)
+            return
+        if self._reading is None:
+            self._reading = self._present.reading()
+        figures = {
+            **self._present.figures,
+            "parts": self._parts,
+            "train_s": round(self._job.clock.elapsed_s(now), 3),
+            "workers": len(self._members.nodes("worker")),
+        }
+        reading = replace(self._reading, figures=figures)
+        look = partial(self._reader.look, self._job, self._looks, round_, reading, stays=True)
+        self._out.work(look, self._inspection_done)
 
     def forget(self) -> None:
         """Ignore the result of an inspection: the job is over."""
@@ -171,11 +192,13 @@ class RoundController:
         try:
             if done.error is not None:
                 raise done.error
-            figures = dict(done.result)
+            figures = {name: value for seen in done.result for name, value in seen.items()}
             self._out.note("round", {"figures": figures})
             self._job.round_done(round_, figures)
         except SnailError as error:
-            self._fail_job(str(error))
+            self._present.hooks.fail_job(str(error))
         except (Exception, SystemExit) as error:
             log.error("after_round failed", exc_info=error)
-            self._fail_job(f"round {number}: after_round failed at the master: {explain(error)}")
+            self._present.hooks.fail_job(
+                f"round {number}: after_round failed at the master: {explain(error)}"
+            )

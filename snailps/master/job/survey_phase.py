@@ -77,7 +77,7 @@ class SurveyPhase:
             self._train(None, now)
             return
         self._present.go(JobPhase.LOADING)
-        reading = self._training.looks.inspection.reading(dict(self._present.figures))
+        reading = self._present.reading()
         self.loading = ExportProgress()
         read = partial(self._services.reader.load, job, job.model.loader, reading, self.loading)
         self._present.beside(read, self._train)

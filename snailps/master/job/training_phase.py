@@ -48,14 +48,13 @@ class TrainingPhase:
         checkpoints: CheckpointController,
         present: PresentJob,
         looks: Looks,
+        expiry: ExpiryClock,
         over: Callable[[Job, float], None],
     ) -> None:
         self._life, self._out = context.life, context.out
         self._members, self._shard_orders = members, shard_orders
         self._leases, self._checkpoints, self._present = leases, checkpoints, present
-        self._over = over
-        self.looks = looks
-        self.expiry = ExpiryClock(context.out, shard_orders)
+        self._looks, self._expiry, self._over = looks, expiry, over
         self._saved_last = False  # an interrupted job has begun its last checkpoint
 
     # --- the beginning -------------------------------------------------------------------------
@@ -108,7 +107,7 @@ class TrainingPhase:
         self._leases.over_at, self._saved_last = 0.0, False
         self._present.go(JobPhase.TRAINING)
         self._checkpoints.training_begins(now)
-        self.looks.begin(job, self)
+        self._looks.begin(job, self)
 
     def set_clock(self, job: Job, clock: int, now: float) -> None:
         """Set the clock of all shards. Nothing is leased before they have it: a push to a clock
@@ -121,7 +120,7 @@ class TrainingPhase:
         """Advance the training. Once its schedule is over, the export begins when nothing changes
         rows or reads them any more: no worker is late, no inspection, round or checkpoint is under
         way, each lost worker is fenced at all shards, and no shard changes over."""
-        schedule, looks = job.schedule, self.looks
+        schedule, looks = job.schedule, self._looks
         # An inspection may report that an earlier round diverged.
         if job.rules.diverged and not looks.inspecting:
             self.fail_job(job.rules.diverged)
@@ -129,8 +128,8 @@ class TrainingPhase:
         if job.rules.refused:
             self.fail_job(job.rules.refused, DataError.exit_code)
             return
-        looks.step(job, workers, now)
-        self.expiry.step(job, now)
+        looks.step(workers, now)
+        self._expiry.step(job, now)
         self._leases.note_waits(job, schedule, workers, now)
         looks.step_round(now)
         # After `step_round`, which may end the last round: no entry of another one is leased.
@@ -146,7 +145,7 @@ class TrainingPhase:
     @property
     def _rows_are_used(self) -> bool:
         """Whether rows are read, or may still change."""
-        if self.looks.inspection.running or self.looks.busy or self._checkpoints.running:
+        if self._looks.running or self._checkpoints.running:
             return True
         # A lost worker may push until all shards have fenced it, and no server serves a shard
         # that changes over: the export would read a torn model, or wait.
@@ -157,7 +156,7 @@ class TrainingPhase:
             self._saved_last = True  # the same command resumes from here
             self._checkpoints.begin(JobRecord(job), now)
             return
-        if not self.looks.may_end(now):
+        if not self._looks.may_end(now):
             return
         end_pass(job, now)
         if refused := job.rules.refused or lacks_rounds(job):
@@ -168,7 +167,7 @@ class TrainingPhase:
     def step_without_workers(self, job: Job, now: float) -> None:
         """No worker is left: end the training if it is limited."""
         schedule = job.schedule
-        self.looks.step_round(now)
+        self._looks.step_round(now)
         self._check_limit(job, schedule, now)
         if schedule.closed:
             schedule.abandon(ANY_WORKER)  # no worker is left to complete its clock
@@ -182,7 +181,7 @@ class TrainingPhase:
         job = self._present.job
         if self._present.phase is JobPhase.TRAINING and job is not None:
             schedule = job.schedule
-            if not (schedule.over or schedule.closed or self.looks.busy):
+            if not (schedule.over or schedule.closed or self._looks.busy):
                 self._checkpoints.check(JobRecord(job), now)
 
     # --- its end -------------------------------------------------------------------------------
@@ -240,8 +239,8 @@ class TrainingPhase:
             facts.append(Fact("clocks", {}))
         if job.rules.ended_by:
             facts.append(Fact("early", {"why": job.rules.ended_by, "size": schedule.size}))
-        if self.looks.round is not None:
-            facts += self.looks.round.facts()
+        if self._looks.round is not None:
+            facts += self._looks.round.facts()
         return Snapshot({"job": state.about}, state.arrays, facts)
 
     def compact(self, now: float) -> None:
@@ -251,7 +250,7 @@ class TrainingPhase:
 
     def all_back(self, job: Job, report: Callable[[float], None], now: float) -> None:
         """All members are back or given up: repeat what the lost master may not have sent."""
-        self.looks.resume(job, now)
+        self._looks.resume(now)
         report(now)  # a new worker gets the job before any message about it
         workers = self._members.joined("worker")
         if workers and all(member.finished for member in workers) and not job.schedule.over:
@@ -261,5 +260,5 @@ class TrainingPhase:
                 f"the journal lacks {lacking} blocks that workers have trained and no longer "
                 "remember: it was damaged, or its machine died. Start again with --fresh"
             )
-        self.looks.retired(now)  # the lost master may have died before it ordered this
+        self._looks.retired(now)  # the lost master may have died before it ordered this
         self._leases.all_back(job, now)
