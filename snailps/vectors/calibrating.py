@@ -233,8 +233,8 @@ def calibrate_on(
     if not errors[1] <= errors[0]:
         log.warning(
             "%s: a calibration would raise the calibration error on its own %s lines from %.4f to "
-            "%.4f: probabilities stay as they are. Give more lines, or leave it out",
-            os.fspath(model), f"{len(sample.weights):,}", *errors,
+            "%.4f: probabilities stay as they are. %s, or leave it out",
+            os.fspath(model), f"{len(sample.weights):,}", *errors, sample.advice,
         )  # fmt: skip
         fitted, errors[1] = Calibration(), errors[0]
     thresholds: list[LabelThreshold] = []
@@ -392,6 +392,17 @@ class _LabelledSample(NamedTuple):
         error = bins.error
         assert error is not None
         return error
+
+    @property
+    def advice(self) -> str:
+        """What makes a calibration better where this sample's raises the error."""
+        if self.has_several and self.is_softmax:
+            return (
+                "Lines have several labels, among which softmax shares one probability: what fits "
+                "all of them does not fit the best one. Train with loss ova, which gives each "
+                "label a probability of its own"
+            )
+        return "Give more lines"
 
     def calibration(self) -> Calibration:
         """Return what has the least loss."""

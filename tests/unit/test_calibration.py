@@ -455,16 +455,27 @@ def test_thirty_lines_that_are_all_right_make_nothing_certain(tmp_path, loss):
     assert doubtful.max() < 0.9
 
 
+@pytest.mark.parametrize(
+    ("loss", "advice"),
+    [
+        ("ova", "Give more lines, or leave it out"),
+        ("softmax", "Lines have several labels, among which softmax shares one probability"),
+        ("softmax, one label", "Give more lines, or leave it out"),
+    ],
+)
 def test_nothing_is_written_where_the_error_would_rise_and_that_is_said(
-    tmp_path, caplog, monkeypatch
+    tmp_path, caplog, monkeypatch, loss, advice
 ):
-    scores = np.random.default_rng(2).normal(0, 3, (300, 3))
-    model, lines = drawn(tmp_path, scores, several(1.0, 0.0))
+    scores, labels_of = np.random.default_rng(2).normal(0, 3, (300, 3)), several(1.0, 0.0)
+    if "one" in loss:
+        labels_of = lambda row, random: [int(np.argmax(row))]  # noqa: E731
+    model, lines = drawn(tmp_path, scores, labels_of, loss.partition(",")[0])
     worse = Calibration(9.0, shift=-2.0, shift_of_others=-2.0)
     monkeypatch.setattr(calibrating._LabelledSample, "calibration", lambda sample: worse)
     done = run("calibrate", model, lines)
     assert "nothing was written" in done.stderr
     assert "would raise the calibration error on its own 300 lines from" in caplog.text
+    assert advice in caplog.text
     assert not path_beside(model).exists()
     report = snailps.calibrate(model, lines, precision=0.8)  # thresholds of what there is
     assert (report.temperature, report.shift) == (1.0, 0.0)
