@@ -16,8 +16,9 @@ SHELL := /bin/bash
 
 VENV := .venv
 BIN := $(VENV)/bin
-# The _kernels_*.pyx are copies that setup.py makes.
-SOURCES := setup.py pyproject.toml tools/stubs.py $(filter-out snailps/_kernels_%.pyx, \
+# setup.py makes _jobs.pxd, and copies of a source as _kernels_*.pyx.
+SOURCES := setup.py pyproject.toml tools/stubs.py tools/jobs_pxd.py \
+	$(filter-out snailps/_kernels_%.pyx snailps/kernels/_jobs.pxd, \
 	$(shell find snailps -name '*.pyx' -o -name '*.pxd' -o -name '*.h'))
 
 DATA := $(SNAILPS_DATA)

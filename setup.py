@@ -33,6 +33,7 @@ if sysconfig.get_config_var("Py_GIL_DISABLED"):
 HERE = Path(__file__).parent
 PACKAGE = HERE / "snailps"
 STUBS = HERE / "tools" / "stubs.py"
+JOBS_PXD = HERE / "tools" / "jobs_pxd.py"
 # -g0: Python's own -g would cost a third of the time, and nobody debugs what users get.
 FLAGS = ["-O3", "-g0", "-fno-math-errno", "-fno-trapping-math", "-Wno-unused-function"]
 FLAGS += ["-Wformat", "-Werror=format-security"]  # Debian's Python has them, others do not
@@ -232,6 +233,7 @@ class BuildChanged(build_ext):
 
 if __name__ == "__main__":  # Cython's processes import this file, where Python does not fork them
     os.chdir(HERE)
+    runpy.run_path(str(JOBS_PXD))["write"](PACKAGE / "kernels")
     runpy.run_path(str(STUBS))["write_compiled"](PACKAGE)
     CORES = runpy.run_path(str(PACKAGE / "abi" / "quota.py"))["cores"]()
     setup(

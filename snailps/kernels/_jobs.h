@@ -36,7 +36,7 @@ typedef struct { /* of each leaf of a tree: the inner nodes from the root down, 
     const int64_t *ptr;   /* NULL: there is no tree */
     const int32_t *turns; /* 2 x row of the node, and 1 if the right child is next */
     const int32_t *top;   /* [SNAIL_TOP] rows of the top nodes, numbered as in a heap; -1: no such node */
-} snail_paths;
+} snail_tree_paths;
 
 typedef struct {          /* word vectors: CBOW on a text, or skip-gram on sorted pairs */
     float *inputs, *outputs;
@@ -72,7 +72,7 @@ typedef struct {          /* word vectors: CBOW on a text, or skip-gram on sorte
     int64_t bundle_num;
     int lanes; /* bundles of a group at most */
     /* with a tree in the place of noise: contexts and target rows are leaves */
-    snail_paths paths;
+    snail_tree_paths paths;
     int copied; /* whether this thread trains copies of the top nodes: others write them, too */
 } snail_words_job;
 
@@ -147,7 +147,7 @@ typedef struct { /* lines of text with labels */
     const float *rests;         /* weight of the line's no to the label; only one-vs-all; NULL: zeros */
     const int32_t *noise;
     uint64_t noise_num;
-    snail_paths paths; /* with a tree `labels` are its leaves */
+    snail_tree_paths paths; /* with a tree `labels` are its leaves */
     int64_t label_num; /* rows of `outputs` */
     int64_t stride;
     int64_t first, last; /* lines first..last-1 */
@@ -394,6 +394,6 @@ typedef struct {
                            int64_t stride, int64_t n);
     void (*add_weighted)(int64_t n, float *to, const float *from, float weight);
     void (*score_probe)(const float *x, int64_t n, float *sigmoid, float *loss);
-} snail_kernels;
+} snail_kernel_table;
 
 #endif

@@ -30,7 +30,7 @@ enum {
 };
 
 typedef struct {
-    const snail_paths *paths;
+    const snail_tree_paths *paths;
     snail_hot_rows hot; /* `own` is NULL where this thread trains alone */
     float *outputs;
     float *squares; /* AdaGrad's sums, beside `outputs`, or NULL */
@@ -39,12 +39,12 @@ typedef struct {
     int waiting; /* calls of snail_share_walks since the last exchange */
 } snail_walker;
 
-static int64_t snail_walker_floats(const snail_paths *paths, int copied, int64_t stride) {
+static int64_t snail_walker_floats(const snail_tree_paths *paths, int copied, int64_t stride) {
     return paths->ptr && copied ? snail_hot_floats(SNAIL_TOP, stride) : 0;
 }
 
 /* `copies` are snail_walker_floats floats; none of them: the walker trains the rows in place. */
-static snail_walker snail_begin_walks(const snail_paths *paths, float *outputs, float *squares,
+static snail_walker snail_begin_walks(const snail_tree_paths *paths, float *outputs, float *squares,
                                       int64_t stride, float epsilon, int copied, float *copies) {
     snail_walker w = {paths, {0}, outputs, squares, stride, epsilon, 0};
     w.hot = (snail_hot_rows){outputs, NULL, NULL, SNAIL_TOP, -1, stride, stride, NULL, paths->top};

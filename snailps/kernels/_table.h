@@ -20,7 +20,7 @@
 #include "_word_pairs.h"
 #include "_word_vectors.h"
 
-static snail_kernels snail_table = {
+static snail_kernel_table snail_table = {
     .lanes = SNAIL_LANES,
     .rows = {
         .init = snail_init,

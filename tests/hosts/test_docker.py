@@ -63,7 +63,8 @@ def image(engine: Engine, wheels: Path, tmp_path_factory: pytest.TempPathFactory
     shutil.copytree(ROOT / "tools/docker", context / "tools/docker")
     compiled = shutil.ignore_patterns("*.so", "*.c", "*.cpp", "__pycache__", "_kernels_*.pyx")
     shutil.copytree(ROOT / "snailps", context / "snailps", ignore=compiled)
-    shutil.copy(ROOT / "tools/stubs.py", context / "tools")
+    for name in ("stubs.py", "jobs_pxd.py"):
+        shutil.copy(ROOT / "tools" / name, context / "tools")
     for name in ("LICENSE", "README.md", "pyproject.toml", "setup.py", ".dockerignore"):
         shutil.copy(ROOT / name, context)
     words = ["build", "-f", context / "tools/docker/Dockerfile", "-t", "snailps"]
