@@ -18,7 +18,7 @@ from libc.string cimport memcpy, memset
 from snailps.abi._key_hash cimport hash_key
 from snailps.abi._prefetch cimport fetch
 from snailps.abi._row_ops cimport (
-    ACCESS_ADAGRAD, ACCESS_FTRL, ACCESS_SGD, INIT_FACTORS, INIT_ZEROS, state_floats_of,
+    ACCESS_ADAGRAD, ACCESS_FTRL, ACCESS_SGD, INIT_BITS, INIT_ZEROS, state_floats_of,
 )
 from snailps.kernels cimport _jobs
 from snailps.kernels._jobs cimport (
@@ -380,12 +380,13 @@ cdef class Kernels:
         """Write the initial weights of each key's row into float32[n, dim], dim 1 to 65,536.
 
         `kind`: 0 zeros; 1 uniform in [-scale, scale); 2 normal of deviation `scale`; 3 the same
-        with 0 in column 0.  Element j takes draw j of the SplitMix64 stream of (seed, key).
+        with 0 in column 0; 4 the 64 bits of `seed` in each two words.  Element j takes draw j of the
+        SplitMix64 stream of (seed, key).
         """
         cdef Py_ssize_t i, n = keys.shape[0], dim = out.shape[1]
-        if not INIT_ZEROS <= kind <= INIT_FACTORS:
-            raise ValueError(
-                f"kind must be 0 (zeros), 1 (uniform), 2 (normal) or 3 (factors), got {kind}")
+        if not INIT_ZEROS <= kind <= INIT_BITS:
+            raise ValueError(f"kind must be 0 (zeros), 1 (uniform), 2 (normal), 3 (factors) or 4 (bits), "
+                             f"got {kind}")
         if out.shape[0] != n or not 1 <= dim <= C_DIM_MAX:
             raise ValueError(f"out must have {n} rows, one a key, of 1 to {C_DIM_MAX} numbers, got "
                              f"({out.shape[0]}, {dim})")

@@ -2,7 +2,8 @@
  * "snailps.row_ops"), and the widths of rows.
  *
  * A stored row is `dim` float32 weights followed by the access method's state.  Formulae and costs
- * are in docs/access_methods.md.
+ * are in docs/access_methods.md.  Rows of 64-bit integers are two such words a value, of which only the step of
+ * their access method knows: all else copies them.
  */
 #ifndef SNAILPS_ROW_OPS_H
 #define SNAILPS_ROW_OPS_H
@@ -18,15 +19,21 @@ enum {                    /* what a push does                state              
     SNAIL_AVERAGE = 5,    /* sums until a round is closed    sum, sum of weights     dim + 1 */
     SNAIL_MOMENTUM = 6,   /* v = beta1 v + g, w -= lr v      v                       dim */
     SNAIL_ROWWISE = 7,    /* adagrad, one s a row            s                       dim */
-    SNAIL_ACCESS_NUM = 8, /* number of methods that the kernels have */
-    SNAIL_PYTHON = 8      /* rows are computed elsewhere; the store only keeps them */
+    SNAIL_MIN_UINT64 = 8, /* the less of both                    none                    dim */
+    SNAIL_MAX_UINT64 = 9,
+    SNAIL_MIN_INT64 = 10,
+    SNAIL_MAX_INT64 = 11,
+    SNAIL_OR = 12,         /* bits of either                      none                    dim */
+    SNAIL_ACCESS_NUM = 13, /* number of methods that the kernels have */
+    SNAIL_PYTHON = 13      /* rows are computed elsewhere; the store only keeps them */
 };
 
 enum {                 /* a row's first weights, from (seed, key) alone */
     SNAIL_ZEROS = 0,
     SNAIL_UNIFORM = 1, /* uniform in [-scale, scale) */
     SNAIL_NORMAL = 2,  /* normal, mean 0, standard deviation scale */
-    SNAIL_FACTORS = 3  /* like NORMAL, but 0 in column 0: a weight, followed by factors */
+    SNAIL_FACTORS = 3, /* like NORMAL, but 0 in column 0: a weight, followed by factors */
+    SNAIL_BITS = 4     /* each value is the 64 bits of the seed: of integers, what changes no other value */
 };
 
 enum {
@@ -54,6 +61,11 @@ typedef struct {
     /* out += sum of coef[k] * rows[k], in this order, dim floats each; `out` is none of the rows. */
     void (*sum)(uint32_t n, const float *const *rows, const float *coef, float *out, uint32_t dim);
 } snail_row_ops;
+
+/* Whether values are 64-bit integers, which are never rounded, added up or searched for NaN. */
+static inline int snail_is_integer(int access) {
+    return access >= SNAIL_MIN_UINT64 && access <= SNAIL_OR;
+}
 
 static inline uint32_t snail_state_floats(int access, uint32_t dim) {
     switch (access) {

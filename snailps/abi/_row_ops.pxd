@@ -21,6 +21,7 @@ cdef extern from "abi/_row_ops.h" nogil:
         ACCESS_AVERAGE "SNAIL_AVERAGE"
         ACCESS_MOMENTUM "SNAIL_MOMENTUM"
         ACCESS_ROWWISE "SNAIL_ROWWISE"
+        ACCESS_OR "SNAIL_OR"
         ACCESS_NUM "SNAIL_ACCESS_NUM"
         ACCESS_PYTHON "SNAIL_PYTHON"
     enum:                   # Init
@@ -28,6 +29,7 @@ cdef extern from "abi/_row_ops.h" nogil:
         INIT_UNIFORM "SNAIL_UNIFORM"
         INIT_NORMAL "SNAIL_NORMAL"
         INIT_FACTORS "SNAIL_FACTORS"
+        INIT_BITS "SNAIL_BITS"
 
     ctypedef void (*RowStep "snail_row_step")(const float *hyper, float *row, const float *value,
                                               uint32_t dim) noexcept nogil
@@ -35,12 +37,13 @@ cdef extern from "abi/_row_ops.h" nogil:
         void (*init)(int kind, float scale, uint64_t seed, uint64_t key, float *row,
                      uint32_t dim) noexcept nogil
         void (*init_state)(int access, const float *hyper, float *row, uint32_t dim) noexcept nogil
-        RowStep apply[8]
-        RowStep add_state[8]
+        RowStep *apply          # SNAIL_ACCESS_NUM of each
+        RowStep *add_state
         void (*prepare)(int access, float *hyper) noexcept nogil
         void (*sum)(uint32_t n, const float *const *rows, const float *coef, float *out,
                     uint32_t dim) noexcept nogil
 
+    bint is_integer "snail_is_integer"(int access) noexcept nogil
     uint32_t state_floats_of "snail_state_floats"(int access, uint32_t dim) noexcept nogil
     uint32_t hyper_floats_of "snail_hyper_floats"(int access) noexcept nogil
     uint32_t value_floats_of "snail_value_floats"(int access, uint32_t dim) noexcept nogil

@@ -61,14 +61,14 @@ class ModelTables:
         table : str
         keys : integers from 0 on, (n,)
             May repeat.
-        out : float32 (n, dim), optional
+        out : (n, dim) of `Table.dtype`, optional
             Is filled and returned; rows contiguous, with any stride between them.
         state : bool
             Append the optimizer's state: rows of ``dim + Table.state_floats``.
 
         Returns
         -------
-        float32 (n, dim)
+        (n, dim) of `Table.dtype`
             A key that was never pushed has its first value.
 
         Raises
@@ -117,7 +117,7 @@ class ModelTables:
         wanted = declared.keys(keys)
         width = declared.dim + declared.state_floats if state else declared.dim
         if out is None:
-            out = np.empty((len(wanted), width), np.float32)
+            out = declared.empty(len(wanted), state)
         declared.check_width(out, width)
         wire = self._wire_choice.of_pull(declared, state, narrow=self.narrow_rows)  # type: ignore[union-attr]
         return number, wanted, out, wire
@@ -137,9 +137,10 @@ class ModelTables:
         ----------
         table : str
         keys : integers from 0 on, (n,)
-            The values of a repeated key count as their sum.
+            The values of a repeated key count as their sum; of integers each counts.
         values : numbers (n, dim)
-            Become float32; (n, dim + 1) for access method ``average``.
+            Become float32; (n, dim + 1) for access method ``average``.  For a table of integers:
+            integers that its type holds.
         state : bool
             `values` are differences of weights and state, (n, dim + state_floats), where the
             optimizer ran here.  For ``add``, ``sgd``, ``adagrad``, ``rowwise_adagrad``, ``ftrl``.
@@ -233,7 +234,7 @@ class ModelTables:
         Parameters
         ----------
         table : str
-            Of any built-in access method but ``average``.
+            Of floats, and any built-in access method but ``average``.
         ptr : int64 (m + 1,)
             Starts at 0.
         keys : integers from 0 on, (nnz,)
@@ -259,6 +260,7 @@ class ModelTables:
                 "forward() does not work with clocks (consistency: bsp, or rounds): pull the rows"
             )
         number, declared = self._find(table)
+        declared.check_floats("forward()")
         wire = self._wire_choice.of_product(declared, self.shards)  # type: ignore[union-attr]
         return self._client.forward_async(  # type: ignore[union-attr]
             number, ptr, declared.keys(keys), values, declared.dim, wire, keep

@@ -80,7 +80,7 @@ class Results:
         self.memo: dict[str, Any] = {}
 
     def pull(self, table: str, keys: AnyKeys) -> Rows:
-        """Read the rows of keys, float32 (n, dim); a key that was never pushed has its first value.
+        """Read rows, (n, dim) of `Table.dtype`; a key that was never pushed has its first value.
 
         Raises
         ------
@@ -88,7 +88,7 @@ class Results:
             A row is NaN or infinite in a table with `Table.finite`: the training has diverged.
         """
         wanted = self.tables[table].keys(keys)
-        rows = np.empty((len(wanted), self.tables[table].dim), np.float32)
+        rows = self.tables[table].empty(len(wanted))
         self._client.pull(self._numbers[table], wanted, rows)
         self.tables[table].check_finite(wanted, rows)
         return rows
@@ -108,7 +108,7 @@ class Results:
             return rows
 
         for some in keys:
-            rows = np.empty((len(some), declared.dim), np.float32)
+            rows = declared.empty(len(some))
             under_way.append((some, self._client.pull_async(number, some, rows)))
             if len(under_way) > PULLS_AHEAD:
                 yield first()
@@ -130,6 +130,7 @@ class Results:
         counts as 0, as in the model's file.
         """
         declared, number = self.tables[table], self._numbers[table]
+        declared.check_floats("forward()")
         return self._client.forward_async(
             number, ptr, declared.keys(keys), values, declared.dim, keep=False, stored=stored
         ).wait()
@@ -196,12 +197,11 @@ class Results:
         rows : float32 (n, dim + state)
         """
         declared, number = self.tables[table], self._numbers[table]
-        width = declared.dim + declared.state_floats
         if asked is None:
             known = (self.scanned or {}).get(table)
             asked = known or [keys for keys, _ in self.scan(table)]
         for keys in asked:
-            rows = np.empty((len(keys), width), np.float32)
+            rows = declared.empty(len(keys), state=True)
             self._client.pull(number, keys, rows, True)
             declared.check_finite(keys, rows)
             yield keys, rows
@@ -241,7 +241,7 @@ class Results:
         return pushes
 
     def scan(self, table: str) -> Iterator[tuple[Keys, Rows]]:
-        """Read every stored row, in pieces of up to 1 MiB: keys uint64 (n,), rows float32 (n, dim).
+        """Read every stored row, in pieces of up to 1 MiB: keys uint64 (n,), rows as in `pull`.
 
         Keys come in no order, each once.  All shards are read at the same time, with some 16 pieces
         in flight; small ones are joined.
@@ -253,18 +253,17 @@ class Results:
         ExportCancelled
             The user has interrupted the export.
         """
-        fragments, progress = range(self._frag_num), self.exporting
+        fragments, progress, declared = range(self._frag_num), self.exporting, self.tables[table]
         progress.begin(f"reading table {table}", len(fragments), "fragments")
-        pieces = self._client.scan(
-            self._numbers[table], self.tables[table].dim, fragments, progress.add
-        )
+        pieces = self._client.scan(self._numbers[table], declared.words, fragments, progress.add)
         keys: list[Keys] = []
-        for piece in joined(pieces):
+        for piece_keys, words in joined(pieces):
             progress.check()
-            self.tables[table].check_finite(*piece)
+            rows = declared.typed(words)
+            declared.check_finite(piece_keys, rows)
             if self.scanned is not None:
-                keys.append(piece[0])
-            yield piece
+                keys.append(piece_keys)
+            yield piece_keys, rows
         if self.scanned is not None:
             self.scanned[table] = keys
 
@@ -309,7 +308,7 @@ def write_tables(path: Path, results: Results) -> None:
     progress.plan([1.0, 1.0] * len(results.tables))
     with model_writer(path) as file:
         for name, table in results.tables.items():
-            with RowSorter(path, table.dim) as sorter:
+            with RowSorter(path, table.words) as sorter:
                 for keys, rows in results.scan(name):
                     sorter.add(keys, rows)
                 n = sorter.count
@@ -317,6 +316,6 @@ def write_tables(path: Path, results: Results) -> None:
                 pieces = progress.count(
                     f"writing {path.name}", n, "rows", sorter.pieces(), lambda piece: len(piece[0])
                 )
-                sorted_rows = (rows for _, rows in pieces)
-                file.add_pieces(f"{name}.rows", np.float32, (n, table.dim), sorted_rows)
+                sorted_rows = (table.typed(rows) for _, rows in pieces)
+                file.add_pieces(f"{name}.rows", table.dtype, (n, table.dim), sorted_rows)
     progress.wrote(str(path))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,8 +24,9 @@ Keys = NDArray[np.uint64]
 Rows = NDArray[np.float32]
 AnyKeys = Keys | NDArray[Any] | Sequence[int]
 """The forms of keys that `as_keys` takes."""
-_UINT64, _FLOAT32 = np.dtype(np.uint64), np.dtype(np.float32)
+_DTYPES = {name: np.dtype(name) for name in ("float32", "int64", "uint64")}
 """NumPy's own objects, which nearly all arrays share: `is` is seven times as fast as ``==``."""
+_UINT64, _FLOAT32 = _DTYPES["uint64"], _DTYPES["float32"]
 _LR_SCALES = (int, float, np.floating)
 
 DIM_MAX = 65_536
@@ -39,12 +40,24 @@ _SHARED_WITH_TENSOR = (
 _ACCESS = {
     "add": 0, "sgd": 1, "adagrad": 2, "adam": 3, "ftrl": 4, "average": 5, "momentum": 6,
     "rowwise_adagrad": 7,
-}  # of _row_ops.pxd  # fmt: skip
-_PYTHON = 8
+}  # of _row_ops.h  # fmt: skip
+_INTEGERS = {
+    ("min", "uint64"): (8, (1 << 64) - 1),
+    ("max", "uint64"): (9, 0),
+    ("min", "int64"): (10, (1 << 63) - 1),
+    ("max", "int64"): (11, 1 << 63),
+    ("or", "uint64"): (12, 0),
+    ("or", "int64"): (12, 0),
+}
+"""Of an access method and a type: its number in _row_ops.h; the bits of the value that changes no
+other one."""
+_INTEGER_ACCESS = ("min", "max", "or")
+_PYTHON = 13
 INIT_SCALE = 0.05
 """Default scale of drawn first values, usual for embeddings.  Rows of zeros would have gradients of
 zero in most models."""
 _INIT = {"zeros": 0, "uniform": 1, "normal": 2, "factors": 3}
+_INIT_BITS = 4
 _STATE_ROWS = {"adagrad": 1, "adam": 2, "ftrl": 2, "average": 1, "momentum": 1}
 """Floats of state a row, as a multiple of `dim`; see `_STATE_MORE`."""
 _STATE_MORE = {"adam", "average", "rowwise_adagrad"}
@@ -57,8 +70,9 @@ _ADDED = {
 }  # fmt: skip
 """Fields that checkpoints of 0.1.0 lack."""
 _WIRE = ("float32", "float16", "int8", "auto")
-_LINEAR = {"add", "sgd", "average"}
-"""Access methods for which two pushes are the same as one push of their sum."""
+_TAKES_REPEATED = {"add", "sgd", "average", *_INTEGER_ACCESS}
+"""Access methods that take the values of a repeated key one after the other: for floats that is the
+same as one push of their sum, and integers are not summed."""
 _ADDS_STATE = {"add", "sgd", "adagrad", "rowwise_adagrad", "ftrl"}
 _SCALES_LR = {"sgd", "adagrad", "rowwise_adagrad", "adam", "momentum"}
 """Access methods whose step size a push may scale; FTRL's z holds for one step size only."""
@@ -74,34 +88,54 @@ def as_keys(given: object, where: str = "") -> Keys:
     if type(given) is np.ndarray and given.dtype == np.uint64 and given.ndim == 1:
         # `==` also holds for the other byte order, which is not a uint64 in C.
         return given if given.dtype.isnative else given.astype(np.uint64)
-    array = _as_array("keys", "integers from 0 to 2^64 - 1, one dimension", given, where)
-
-    def refuse(got: str) -> MisuseError:
-        return MisuseError(
-            f"{where}{': ' if where else ''}keys: expected integers from 0 to 2^64 - 1, one "
-            f"dimension; got {array.dtype} of shape {array.shape}{got}"
-        )
-
+    expected = "integers from 0 to 2^64 - 1, one dimension"
+    array = _as_array("keys", expected, given, where)
     if array.ndim != 1:
-        raise refuse("")
-    if not len(array) and not isinstance(given, np.ndarray):  # an empty list has no type
-        return np.empty(0, np.uint64)
+        raise _refuse("keys", expected, array, where)
+    return _as_integers("keys", expected, given, array, _UINT64, where)
+
+
+def _as_integers(
+    name: str, expected: str, given: object, array: NDArray[Any], dtype: np.dtype[Any], where: str
+) -> NDArray[Any]:
+    """Convert `array`, made of `given`, to a type of 64-bit integers, if that changes no number."""
+    if not array.size and not isinstance(given, np.ndarray):  # an empty list has no type
+        return np.empty(array.shape, dtype)
+    low, high = (0, 1 << 64) if dtype.kind == "u" else (-1 << 63, 1 << 63)
+    numbers: Any
     if array.dtype.kind == "O" or (array.dtype.kind == "f" and array is not given):
-        # NumPy gives either for Python integers beyond int64.
+        # NumPy gives either for Python integers that no type holds.
         try:
-            numbers = [operator.index(key) for key in given]  # type: ignore[attr-defined]
+            numbers = [operator.index(number) for number in np.array(given, object).ravel()]
         except TypeError:
-            raise refuse(f", {_shortened(array)}") from None
-        for place, number in enumerate(numbers):
-            if not 0 <= number < 1 << 64:
-                raise refuse(f", {number} at place {place}")
-        return np.array(numbers, np.uint64)
-    if array.dtype.kind not in "iu":
-        raise refuse(f", {_shortened(array)}")
-    if array.dtype.kind == "i" and len(array) and array.min() < 0:
-        place = int(np.argmax(array < 0))
-        raise refuse(f", {array[place]} at place {place}")
-    return array.astype(np.uint64, copy=False)
+            raise _refuse(name, expected, array, where, f", {_shortened(array)}") from None
+        wrong = np.array([not low <= number < high for number in numbers], bool)
+    elif array.dtype.kind in "iu":
+        numbers = array.ravel()
+        wrong = np.zeros(0, bool)
+        if array.size and array.dtype.kind != dtype.kind:  # at one end
+            if dtype.kind == "u" and numbers.min() < 0:
+                wrong = numbers < 0
+            elif dtype.kind == "i" and numbers.max() >= high:
+                wrong = numbers > np.uint64(high - 1)
+    else:
+        raise _refuse(name, expected, array, where, f", {_shortened(array)}")
+    if wrong.any():
+        first = int(np.argmax(wrong))
+        place = first if array.ndim == 1 else np.argwhere(wrong.reshape(array.shape))[0].tolist()
+        raise _refuse(name, expected, array, where, f", {numbers[first]} at place {place}")
+    if isinstance(numbers, list):
+        return np.array(numbers, dtype).reshape(array.shape)
+    return np.ascontiguousarray(array, dtype)
+
+
+def _refuse(
+    name: str, expected: str, array: NDArray[Any], where: str, got: str = ""
+) -> MisuseError:
+    return MisuseError(
+        f"{where}{': ' if where else ''}{name}: expected {expected}; got {array.dtype} of shape "
+        f"{array.shape}{got}"
+    )
 
 
 def as_rows(given: object, where: str = "") -> Rows:
@@ -114,10 +148,8 @@ def as_rows(given: object, where: str = "") -> Rows:
         return given
     array = _as_array("values", "numbers", given, where)
     if array.dtype.kind not in "fiub":
-        raise MisuseError(
-            f"{where}{': ' if where else ''}values: expected numbers that become float32; got "
-            f"{array.dtype} of shape {array.shape}, {_shortened(array)}"
-        )
+        what = f", {_shortened(array)}"
+        raise _refuse("values", "numbers that become float32", array, where, what)
     with np.errstate(over="ignore"):
         rows = np.ascontiguousarray(array, np.float32)
     if array.dtype.itemsize > 4 and np.isinf(rows).any():
@@ -159,15 +191,18 @@ class Table:
     name : str
         1 to 64 letters, digits, "_", "-" or ".".
     dim : int
-        float32 values in a row, 1 to 65,536.
+        Values in a row, 1 to 65,536; of integers to 32,768.
     access : str
         What a push does to a row: ``add``, ``sgd``, ``momentum``, ``adagrad``,
         ``rowwise_adagrad``, ``adam``, ``ftrl``, ``average`` (docs/access_methods.md has the
-        formulae), or ``package.module:Class``, an `AccessMethod` that every server can import.
+        formulae), or ``package.module:Class``, an `AccessMethod` that every server can import; of
+        integers ``min``, ``max`` or ``or``.
     init : str
         First value of a row, a function of `seed` and the key alone: ``zeros``, ``uniform`` (in
         ``[-scale, scale)``), ``normal`` (standard deviation ``scale``) or ``factors`` (``normal``,
-        with 0 in column 0, for a weight followed by factors).
+        with 0 in column 0, for a weight followed by factors).  Of integers ``identity``: the value
+        that changes no other one, such as the largest for ``min``.  ``""`` (the default): the first
+        of these that the type has.
     scale : float
         Scale of `init`.  None (the default): 0.05, or 0 if `init` is ``zeros``.
     lr : float
@@ -177,7 +212,9 @@ class Table:
     seed : int
         uint64.
     dtype : str
-        Type of the values in memory: ``float32``.
+        Type of the values: ``float32``; or ``uint64`` or ``int64``, for ``min``, ``max`` and
+        ``or``, of which a push may come twice and in any order.  Rows of integers keep all bits, in
+        memory, on the network and in files.
     beta1, beta2 : float
         Adam's decay of the two moments; `beta1` is also momentum's decay.
     l1, l2 : float
@@ -223,7 +260,7 @@ class Table:
     name: str
     dim: int
     access: str = "add"
-    init: str = "zeros"
+    init: str = ""
     scale: float | None = None
     lr: float = 0.0
     eps: float = 1e-8
@@ -249,14 +286,29 @@ class Table:
         plain = isinstance(self.name, str) and self.name.replace("_", "a").replace("-", "a")
         if not plain or len(self.name) > 64 or not plain.replace(".", "a").isalnum():
             raise refuse("name", "1 to 64 letters, digits, '_', '-' or '.'", self.name)
-        if type(self.dim) is not int or not 1 <= self.dim <= DIM_MAX:
-            raise refuse("dim", f"1 to {DIM_MAX}", self.dim)
-        if not isinstance(self.access, str) or not (self.in_python or self.access in _ACCESS):
+        if not isinstance(self.dtype, str) or self.dtype not in _DTYPES:
+            raise refuse("dtype", " or ".join(_DTYPES), self.dtype)
+        integers = self.dtype != "float32"
+        dim_max = DIM_MAX // 2 if integers else DIM_MAX
+        if type(self.dim) is not int or not 1 <= self.dim <= dim_max:
+            raise refuse("dim", f"1 to {dim_max}", self.dim)
+        if integers and self.access not in _INTEGER_ACCESS:
+            expected = f"{', '.join(_INTEGER_ACCESS)} for rows of {self.dtype}"
+            raise refuse("access", expected, self.access)
+        if not integers and self.access in _INTEGER_ACCESS:
+            raise refuse("dtype", f"uint64 or int64 for access {self.access!r}", self.dtype)
+        if not integers and not (
+            isinstance(self.access, str) and (self.in_python or self.access in _ACCESS)
+        ):
             raise refuse("access", " or ".join(_ACCESS) + " or package.module:Class", self.access)
-        if not isinstance(self.init, str) or self.init not in _INIT:
-            raise refuse("init", " or ".join(_INIT), self.init)
+        inits = ("identity",) if integers else tuple(_INIT)
+        if self.init == "":
+            object.__setattr__(self, "init", inits[0])
+        if not isinstance(self.init, str) or self.init not in inits:
+            raise refuse("init", " or ".join(inits), self.init)
         if self.scale is None:
-            object.__setattr__(self, "scale", 0.0 if self.init == "zeros" else INIT_SCALE)
+            drawn = self.init not in ("zeros", "identity")
+            object.__setattr__(self, "scale", INIT_SCALE if drawn else 0.0)
         for field in ("scale", "lr", "eps", "l1", "l2", "beta"):
             value = getattr(self, field)
             if not isinstance(value, int | float) or not 0 <= value < 1e30:
@@ -276,8 +328,6 @@ class Table:
             raise refuse("dim", f"1 to {DIM_MAX - 1} for access 'average'", self.dim)
         if type(self.seed) is not int or not 0 <= self.seed < 1 << 64:
             raise refuse("seed", "0 to 2^64 - 1", self.seed)
-        if self.dtype != "float32":
-            raise refuse("dtype", "float32, the only one so far", self.dtype)
         if not isinstance(self.track, str) or self.track not in _TRACK:
             raise refuse("track", " or ".join(map(repr, _TRACK)), self.track)
         if self.wire not in _WIRE:
@@ -293,12 +343,24 @@ class Table:
                 raise refuse(field, f"a whole number from 0 to {most:,}", value)
         if type(self.finite) is not bool:
             raise refuse("finite", "True or False", self.finite)
+        if integers:
+            self._check_integers(refuse)
         if self.admit_after > 1 and (self.in_python or self.access == "average"):
             raise refuse("admit_after", f"0 for access {self.access!r}", self.admit_after)
         if self.rows_max and self.access == "average":
             raise refuse("rows_max", "0 for access 'average'", self.rows_max)
         if self.age_max and self.access == "average":
             raise refuse("age_max", "0 for access 'average'", self.age_max)
+
+    def _check_integers(self, refuse: Callable[[str, str, object], ConfigError]) -> None:
+        """Refuse what would round integers, or would forget values that rows have seen: then a row
+        would depend on the order of its pushes, and on how often one came."""
+        for field, wanted in (
+            ("wire", "float32"), ("track", ""), ("admit_after", 0), ("rows_max", 0), ("age_max", 0),
+        ):  # fmt: skip
+            value = getattr(self, field)
+            if value != wanted and not (field == "admit_after" and value == 1):
+                raise refuse(field, f"{wanted!r} for rows of {self.dtype}", value)
 
     def to_dict(self) -> dict[str, Any]:
         """Give the declaration as plain values, for a message."""
@@ -319,6 +381,20 @@ class Table:
         return ":" in self.access
 
     @property
+    def words(self) -> int:
+        """Words of 32 bits in a row's values: what shards, clients and files count."""
+        return self.dim if self.dtype == "float32" else 2 * self.dim
+
+    def empty(self, count: int, state: bool = False) -> Rows:
+        """Make an array for `count` rows, of this table's type."""
+        width = self.dim + self.state_floats if state else self.dim
+        return np.empty((count, width), _DTYPES[self.dtype])
+
+    def typed(self, words: Rows) -> Rows:
+        """View rows as words, float32 (n, `words`), as values of this table's type."""
+        return words if self.dtype == "float32" else words.view(_DTYPES[self.dtype])
+
+    @property
     def state_floats(self) -> int:
         """How many float32 values of state follow a row's weights.
 
@@ -335,22 +411,28 @@ class Table:
         return as_keys(given, f"table {self.name!r}")
 
     def values(self, given: object) -> Rows:
-        """`as_rows`, with this table's name in messages."""
-        if type(given) is np.ndarray and given.dtype is _FLOAT32:
+        """`as_rows`, or integers of this table's type, with its name in messages."""
+        dtype, where = _DTYPES[self.dtype], f"table {self.name!r}"
+        if type(given) is np.ndarray and given.dtype is dtype:
             return given
-        return as_rows(given, f"table {self.name!r}")
+        if dtype is _FLOAT32:
+            return as_rows(given, where)
+        expected = "integers from " + ("0 to 2^64 - 1" if dtype is _UINT64 else "-2^63 to 2^63 - 1")
+        array = _as_array("values", expected, given, where)
+        return _as_integers("values", expected, given, array, dtype, where)
 
-    def check_width(self, rows: NDArray[np.float32], width: int) -> None:
-        """Refuse rows that are not float32 (n, width)."""
+    def check_width(self, rows: Rows, width: int) -> None:
+        """Refuse rows that are not (n, width) of this table's type."""
+        dtype = _DTYPES[self.dtype]
         if not isinstance(rows, np.ndarray):
             raise MisuseError(
-                f"table {self.name!r}: expected an array float32 (n, {width}), got a "
+                f"table {self.name!r}: expected an array {dtype} (n, {width}), got a "
                 f"{type(rows).__name__}"
             )
-        if rows.dtype is _FLOAT32 and rows.ndim == 2 and rows.shape[1] == width:
+        if rows.dtype is dtype and rows.ndim == 2 and rows.shape[1] == width:
             return
-        if rows.ndim != 2 or rows.shape[1] != width or rows.dtype != _FLOAT32:
-            kind = "" if rows.dtype == _FLOAT32 else f" of {rows.dtype}, expected float32"
+        if rows.ndim != 2 or rows.shape[1] != width or rows.dtype != dtype:
+            kind = "" if rows.dtype == dtype else f" of {rows.dtype}, expected {dtype}"
             raise MisuseError(
                 f"table {self.name!r} has rows of {width} values, got shape {rows.shape}{kind}"
             )
@@ -378,6 +460,7 @@ class Table:
                 f"table {self.name!r}: lr_scale goes with gradients; differences of weights and "
                 "state are of steps that were taken already"
             )
+        self.check_floats("push(state=True)", state)
         if state and self.access not in _ADDS_STATE:
             raise MisuseError(
                 f"table {self.name!r}: the state of access {self.access!r} does not add up, so the "
@@ -386,11 +469,19 @@ class Table:
             )
         width = self.dim + (self.access == "average")
         self.check_width(values, self.dim + self.state_floats if state else width)
-        return not state and self.access not in _LINEAR
+        return not state and self.access not in _TAKES_REPEATED
+
+    def check_floats(self, call: str, asked: bool = True) -> None:
+        """Refuse a call that computes with floats where rows are integers."""
+        if asked and self.dtype != "float32":
+            raise MisuseError(
+                f"table {self.name!r}: {call} needs rows of float32, this table has {self.dtype}: "
+                "pull rows and push values"
+            )
 
     def check_finite(self, keys: Keys, rows: Rows) -> None:
         """Raise `NotFinite` for stored rows with NaN or infinities, if the table is `finite`."""
-        if not self.finite or np.isfinite(rows).all():
+        if not self.finite or rows.dtype.kind in "iu" or np.isfinite(rows).all():
             return
         row, column = np.argwhere(~np.isfinite(rows))[0].tolist()
         raise NotFinite(
@@ -400,8 +491,14 @@ class Table:
         )
 
     def fill_first(self, keys: Keys, out: Rows) -> None:
-        """Write the first values of keys to `out`, float32 (n, dim)."""
-        init_rows(_INIT[self.init], float(self.scale or 0.0), self.seed, keys, out)
+        """Write the first values of keys to `out`, float32 (n, words)."""
+        init_rows(*self._first(), keys, out)
+
+    def _first(self) -> tuple[int, float, int]:
+        """How a row begins: a kind of init in _row_ops.h, its scale, its seed."""
+        if self.dtype != "float32":
+            return _INIT_BITS, 0.0, _INTEGERS[self.access, self.dtype][1]
+        return _INIT[self.init], float(self.scale or 0.0), self.seed
 
     def store_arguments(
         self,
@@ -410,16 +507,16 @@ class Table:
         retention, finite.
         """
         hyper = (self.lr, self.eps, self.beta1, self.beta2, self.l1, self.l2, self.beta)
+        integers = self.dtype != "float32"
+        access = _PYTHON if self.in_python else _ACCESS.get(self.access, -1)
         return (
-            self.dim,
-            _PYTHON if self.in_python else _ACCESS[self.access],
-            _INIT[self.init],
-            float(self.scale or 0.0),
-            self.seed,
+            self.words,
+            _INTEGERS[self.access, self.dtype][0] if integers else access,
+            *self._first(),
             tuple(map(float, hyper)),
             _TRACK[self.track],
             (self.admit_after, self.admit_bytes, self.rows_max, self.age_max),
-            self.finite,
+            self.finite and not integers,
         )
 
 

@@ -71,9 +71,14 @@ class RowSorter:
         self.close()
 
     def add(self, keys: Keys, rows: Float32) -> None:
-        """Copy rows float32 (n, dim) with keys uint64 (n,); a key may come in one call only."""
+        """Copy rows float32 (n, dim) with keys uint64 (n,); a key may come in one call only.
+
+        Rows of other numbers are copied as words of 32 bits, and come out as these.
+        """
         if len(keys) == 0:
             return
+        if rows.dtype.kind in "iu":
+            rows = rows.view(np.float32)
         low, high = int(keys.min()), int(keys.max())
         self.first = min(self.first, low) if self.count else low
         self.last = max(self.last, high)

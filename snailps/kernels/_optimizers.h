@@ -17,6 +17,7 @@
 
 #include <math.h>
 #include <stdint.h>
+#include <string.h>
 
 #include "abi/_row_ops.h"
 
@@ -181,6 +182,27 @@ static void snail_step_average(const float *hyper, float *row, const float *rest
                                uint32_t dim) {
     snail_step_add(hyper, row + dim, value, dim + 1);
 }
+
+/* Rows of 64-bit integers, `dim` words of 32 bits.  Loads and stores by memcpy: a row begins after its key, but a
+ * pushed value lies anywhere in its request. */
+#define SNAIL_INTEGER_STEP(name, type, better)                                                     \
+    static void snail_step_##name(const float *hyper, float *restrict row,                          \
+                                  const float *restrict value, uint32_t dim) {                      \
+        (void)hyper;                                                                                \
+        for (uint32_t j = 0; j + 1 < dim; j += 2) {                                                 \
+            type a, b;                                                                              \
+            memcpy(&a, row + j, sizeof a);                                                          \
+            memcpy(&b, value + j, sizeof b);                                                        \
+            a = better;                                                                             \
+            memcpy(row + j, &a, sizeof a);                                                          \
+        }                                                                                           \
+    }
+
+SNAIL_INTEGER_STEP(min_uint64, uint64_t, b < a ? b : a)
+SNAIL_INTEGER_STEP(max_uint64, uint64_t, b > a ? b : a)
+SNAIL_INTEGER_STEP(min_int64, int64_t, b < a ? b : a)
+SNAIL_INTEGER_STEP(max_int64, int64_t, b > a ? b : a)
+SNAIL_INTEGER_STEP(or, uint64_t, a | b)
 
 /* ---- differences of whole rows ---------------------------------------------------------------- */
 

@@ -28,6 +28,8 @@ static void snail_init(int kind, float scale, uint64_t seed, uint64_t key, float
         for (uint32_t j = 0; j < dim; j++)
             row[j] = scale * snail_normal(snail_mix64(start + SNAIL_GOLDEN * (j + UINT64_C(1))));
         if (kind == SNAIL_FACTORS) row[0] = 0;
+    } else if (kind == SNAIL_BITS) {
+        for (uint32_t j = 0; j + 1 < dim; j += 2) memcpy(row + j, &seed, sizeof seed);
     } else memset(row, 0, dim * sizeof(float));
 }
 

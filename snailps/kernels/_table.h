@@ -30,6 +30,9 @@ static snail_kernel_table snail_table = {
             [SNAIL_ADAGRAD] = snail_step_adagrad, [SNAIL_ADAM] = snail_step_adam,
             [SNAIL_FTRL] = snail_step_ftrl, [SNAIL_AVERAGE] = snail_step_average,
             [SNAIL_MOMENTUM] = snail_step_momentum, [SNAIL_ROWWISE] = snail_step_rowwise,
+            [SNAIL_MIN_UINT64] = snail_step_min_uint64, [SNAIL_MAX_UINT64] = snail_step_max_uint64,
+            [SNAIL_MIN_INT64] = snail_step_min_int64, [SNAIL_MAX_INT64] = snail_step_max_int64,
+            [SNAIL_OR] = snail_step_or,
         },
         /* Moments decay, so those of two workers do not add up (`Table.check_push` refuses them):
          * these set rows before a training.  Of averages the values add up. */

@@ -118,7 +118,7 @@ class StoredTables:
         if method is not None:
             weights = np.asarray(method.pull(stored), np.float32)
             stored = np.hstack((weights, stored[:, weights.shape[1] :])) if state else weights
-        rows[:] = stored
+        rows.view(np.float32)[:] = stored
         return rows
 
     def pull_async(self, number: int, keys: Keys, rows: Rows) -> _Pulled:
@@ -158,8 +158,8 @@ class StoredTables:
         wanted: NDArray[np.bool_] = np.zeros(self._frag_num, np.bool_)
         wanted[list(fragments)] = True
         table = self._tables[number]
-        floats = table.dim + table.state_floats
-        width = floats if state or number in self._methods else table.dim
+        floats = table.words + table.state_floats
+        width = floats if state or number in self._methods else table.words
         for file in self._files:
             sections_left = np.bincount(file.index["fragment"], minlength=self._frag_num)
             for fragment, section in file.sections(wanted):
@@ -187,7 +187,7 @@ class StoredTables:
 
     def _sort(self, number: int, state: bool) -> _SortedTable:
         table, every = self._tables[number], range(self._frag_num)
-        width = table.dim + (table.state_floats if state or table.in_python else 0)
+        width = table.words + (table.state_floats if state or table.in_python else 0)
         with RowSorter(self._scratch / "scratch", width) as sorter:
             for keys, rows in self._stored(number, every, lambda _: None, state=state):
                 sorter.add(keys, rows)
@@ -263,8 +263,9 @@ class CheckpointSource:
         if state:
             pieces = self._stored.scan_with_state(number, ended)
         else:
-            pieces = self._stored.scan(number, declared.dim, range(self._frag_num), ended)
-        for keys, rows in pieces:
+            pieces = self._stored.scan(number, declared.words, range(self._frag_num), ended)
+        for keys, words in pieces:
+            rows = declared.typed(words)
             declared.check_finite(keys, rows)
             yield keys, rows
 

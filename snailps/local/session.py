@@ -219,8 +219,9 @@ class Cluster:
         output : path
             Prefix of the paths.
         format : str
-            ``safetensors`` or ``npz``: one file, ``TABLE.keys`` uint64 (n,), ``TABLE.rows`` float32
-            (n, dim).  ``parquet``, with pyarrow: ``OUTPUT.TABLE.parquet``, ``key`` and ``row``.
+            ``safetensors`` or ``npz``: one file, ``TABLE.keys`` uint64 (n,), ``TABLE.rows`` (n,
+            dim) of `Table.dtype`.  ``parquet``, with pyarrow: ``OUTPUT.TABLE.parquet``, ``key`` and
+            ``row``.
         tables : sequence of str, optional
             Names; by default all tables of the cluster, of its last job and of other drivers too.
         state : bool
@@ -346,7 +347,7 @@ class Cluster:
         keys : numpy.ndarray
             uint64 (n,), in no order.
         rows : numpy.ndarray
-            float32 (n, dim + state_floats), in the form that `assign` takes.
+            (n, dim + state_floats) of `Table.dtype`, in the form that `assign` takes.
         """
         self._check_open()
         source = ClusterSource(self._driver, state=True, is_local=self.is_local)

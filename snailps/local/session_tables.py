@@ -12,8 +12,6 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import numpy as np
-
 from snailps.api.class_loading import OF_SESSION, admit
 from snailps.api.export_progress import ExportProgress
 from snailps.api.results import Results
@@ -34,7 +32,7 @@ class LocalTable:
         return f"<table {self.declaration.name!r}, rows of {self.declaration.dim}>"
 
     def pull(self, keys: AnyKeys, out: Rows | None = None) -> Rows:
-        """Rows of `keys` (any integers from 0), float32 (n, dim), in `out` if given."""
+        """Rows of `keys` (any integers from 0), (n, dim) of `Table.dtype`, in `out` if given."""
         return self._driver.pull(self.declaration.name, keys, out)
 
     def push(self, keys: AnyKeys, values: Any, *, lr_scale: float = 1.0) -> None:
@@ -141,10 +139,9 @@ class ClusterSource:
         """Like `TableSource.pieces`; with `state` each piece is pulled once more."""
         client, declared = self._driver.client, self.tables[table]
         results = self._results(progress)
-        width = declared.dim + declared.state_floats if state else 0
         for keys, rows in results.scan(table):
             if state:
-                whole = np.empty((len(keys), width), np.float32)
+                whole = declared.empty(len(keys), state)
                 client.pull(self._numbers[table], keys, whole, True)
                 whole[:, : declared.dim] = rows  # as pulled: a method may derive it
                 rows = whole

@@ -42,7 +42,7 @@ class TableSource(Protocol):
     def pieces(
         self, table: str, state: bool, progress: ExportProgress
     ) -> Iterator[tuple[Keys, Rows]]:
-        """Every stored row, each key once: uint64 (n,), float32 (n, dim [+ state floats]).
+        """Every stored row, each key once: uint64 (n,), (n, dim [+ state]) of the table's type.
 
         Begins a stage of `progress` and advances it.
         """
@@ -99,7 +99,7 @@ class _TableExport:
         self.source, self.progress, self._state = source, progress, state
 
     def widths(self, table: str) -> dict[str, int]:
-        """Floats of each array of rows, in their order in a sorted row."""
+        """Values of each array of rows, in their order in a sorted row."""
         declared = self.source.tables[table]
         widths = {"rows": declared.dim}
         if self._state and declared.state_floats:
@@ -108,10 +108,10 @@ class _TableExport:
 
     def sort(self, table: str, target: str) -> RowSorter:
         """Sort all rows of a table by key; the caller closes the sorter."""
-        widths = self.widths(table)
-        sorter = RowSorter(target, sum(widths.values()))
+        declared, state = self.source.tables[table], "state" in self.widths(table)
+        sorter = RowSorter(target, declared.words + (declared.state_floats if state else 0))
         try:
-            for keys, rows in self.source.pieces(table, "state" in widths, self.progress):
+            for keys, rows in self.source.pieces(table, state, self.progress):
                 sorter.add(keys, rows)
         except BaseException:
             sorter.close()
@@ -120,10 +120,9 @@ class _TableExport:
 
     def pieces(self, table: str, sorter: RowSorter) -> Iterator[tuple[Keys, Rows]]:
         """Yield the sorted rows, counted as a stage of the progress."""
-        what = f"writing table {table}"
-        return self.progress.count(
-            what, sorter.count, "rows", sorter.pieces(), lambda piece: len(piece[0])
-        )
+        what, typed = f"writing table {table}", self.source.tables[table].typed
+        pieces = ((keys, typed(words)) for keys, words in sorter.pieces())
+        return self.progress.count(what, sorter.count, "rows", pieces, lambda piece: len(piece[0]))
 
     def arrays(self, table: str, sorter: RowSorter) -> Iterator[Array]:
         """Yield the arrays ``TABLE.keys``, ``TABLE.rows`` and, with state, ``TABLE.state``."""
@@ -132,7 +131,8 @@ class _TableExport:
         for name, width in self.widths(table).items():
             pieces = self.pieces(table, sorter) if name == "rows" else sorter.pieces()
             rows = _columns(pieces, slice(first, first + width))
-            yield Array(f"{table}.{name}", np.dtype(np.float32), (sorter.count, width), rows)
+            dtype = np.dtype(self.source.tables[table].dtype)
+            yield Array(f"{table}.{name}", dtype, (sorter.count, width), rows)
             first += width
 
     def declarations(self, names: Sequence[str]) -> str:
@@ -178,13 +178,14 @@ def _write_safetensors(job: _TableExport, names: Sequence[str], files: Sequence[
 def _write_row_groups(
     path: str,
     widths: Mapping[str, int],
+    dtype: str,
     pieces: Iterable[tuple[Keys, Rows]],
     metadata: Mapping[str, str],
     bytes_needed: int | None = None,
 ) -> None:
     """Write keys and rows (n, sum of widths) as Parquet, a row group a piece, whole or not at all.
 
-    `widths` has the number of floats of each column, such as ``{"row": 16}``.  Keys ascend, so row
+    `widths` has the number of values of each column, such as ``{"row": 16}``.  Keys ascend, so row
     groups have disjoint ranges of keys, by which query engines skip groups.
     """
     with atomic_file(path, bytes_needed) as file:
@@ -192,7 +193,8 @@ def _write_row_groups(
         parquet = optional_module("pyarrow.parquet", "a Parquet file", "snailps[data]")
         fields = [arrow.field("key", arrow.uint64(), nullable=False)]
         for name, width in widths.items():
-            kind = arrow.list_(arrow.field("item", arrow.float32(), nullable=False), width)
+            value = arrow.from_numpy_dtype(np.dtype(dtype))
+            kind = arrow.list_(arrow.field("item", value, nullable=False), width)
             fields.append(arrow.field(name, kind, nullable=False))
         schema = arrow.schema(fields, metadata=dict(metadata))
         # Trained weights do not compress, and a dictionary of them would only cost time and memory.
@@ -217,8 +219,9 @@ def _write_parquet(job: _TableExport, names: Sequence[str], files: Sequence[str]
         widths = {columns[part]: width for part, width in job.widths(name).items()}
         with job.sort(name, path) as sorter:
             about = {"snailps": job.declarations([name])}
-            needed = sorter.count * 4 * sum(widths.values())
-            _write_row_groups(path, widths, job.pieces(name, sorter), about, needed)
+            needed = sorter.count * 4 * sorter.dim
+            dtype = job.source.tables[name].dtype
+            _write_row_groups(path, widths, dtype, job.pieces(name, sorter), about, needed)
         job.progress.wrote(path)
 
 

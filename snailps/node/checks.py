@@ -322,7 +322,7 @@ def free_memory() -> tuple[int, str]:
 def row_bytes(tables: Iterable[Table]) -> dict[str, int]:
     """Memory of a row of each table, by name."""
     return {
-        table.name: 4 * (table.dim + table.state_floats) + ROW_OVERHEAD_BYTES for table in tables
+        table.name: 4 * (table.words + table.state_floats) + ROW_OVERHEAD_BYTES for table in tables
     }
 
 

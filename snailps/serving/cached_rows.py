@@ -90,7 +90,7 @@ class CachedRows:
         self._live, self._clock = live, clock
         self._max_age_s = math.inf if max_age_s is None else max_age_s
         self._cache_bytes = cache_bytes
-        self._cache = RowCache(self.table.dim, cache_bytes)
+        self._cache = RowCache(self.table.words, cache_bytes)
         self._lock = threading.Lock()
         self._begun_s = clock()
         self._joins, self._floor = live.joins(), 1

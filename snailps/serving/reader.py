@@ -119,12 +119,11 @@ def reader(
             there = ", ".join(sorted(tables)) or "none"
             raise ConfigError(f"no table {table!r} in the cluster at {address}: there are {there}")
         number, chosen = tables[table]
-        if (
-            before is not None and chosen.dim != before.dim
-        ):  # callers have arrays of the other width
+        # Callers have arrays of the other width, or type.
+        if before is not None and (chosen.dim, chosen.dtype) != (before.dim, before.dtype):
             raise ConfigError(
-                f"table {table!r} has rows of {chosen.dim} now, it had {before.dim}: make another "
-                "reader"
+                f"table {table!r} has rows of {chosen.dim} {chosen.dtype} now, it had {before.dim} "
+                f"{before.dtype}: make another reader"
             )
         return number, chosen
 
@@ -352,7 +351,7 @@ class LiveRows:
         driver, number, table, _ = joined
         if not self.connected:
             return come, self._why_lost()
-        if rows.shape[1] != table.dim:
+        if rows.shape[1] != table.words:
             return come, ClusterError(
                 f"table {table.name!r} has rows of {table.dim} now: ask again"
             )

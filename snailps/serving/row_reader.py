@@ -46,7 +46,7 @@ class FirstValues:
             self._store.add_table(_TABLE, *table.store_arguments())
 
     def pull(self, keys: Keys) -> Rows:
-        """Return first values, float32 (n, dim); thread-safe."""
+        """Return first values, float32 (n, words); thread-safe."""
         if self._method is not None:
             return np.asarray(self._method.pull(self._method.init(keys)), np.float32)
         with self._lock:  # a store belongs to one thread at a time
@@ -72,7 +72,7 @@ class RowSource(Protocol):
         """Declaration of the table; it may change when another cluster is joined."""
 
     def find(self, keys: Keys, rows: Rows) -> Lack | None:
-        """Fill `rows` as far as possible; return what is lacking, None: nothing."""
+        """Fill `rows`, float32 (n, words), as far as possible; return what is lacking, if any."""
 
 
 class RowReader:
@@ -104,11 +104,11 @@ class RowReader:
         keys : array or sequence of n integers
             0 to 2^64 - 1; keys may repeat.
         out : numpy.ndarray, optional
-            float32 (n, dim), C-contiguous: filled and returned instead of a new array.
+            (n, dim) of `Table.dtype`, C-contiguous: filled and returned instead of a new array.
 
         Returns
         -------
-        float32 (n, dim)
+        (n, dim) of `Table.dtype`
 
         Raises
         ------
@@ -125,7 +125,7 @@ class RowReader:
         table = self._source.table
         wanted = np.ascontiguousarray(table.keys(keys))
         if out is None:
-            out = np.empty((len(wanted), table.dim), np.float32)
+            out = table.empty(len(wanted))
         else:
             table.check_width(out, table.dim)
             if len(out) != len(wanted) or not out.flags.c_contiguous or not out.flags.writeable:
@@ -133,7 +133,8 @@ class RowReader:
                     f"table {table.name!r}: out: expected a C-contiguous, writable array of "
                     f"{len(wanted)} rows, got shape {out.shape}"
                 )
-        if (lack := self._source.find(wanted, out)) is None:
+        words = out.view(np.float32)
+        if (lack := self._source.find(wanted, words)) is None:
             return out
         new, old, why = lack
         first = self._first
@@ -147,5 +148,5 @@ class RowReader:
             # Another cluster was joined: its table may have another seed or first value.
             if first.table is not self._source.table:
                 first = self._first = FirstValues(self._source.table, self._modules)
-            out[new] = first.pull(lacking)
+            words[new] = first.pull(lacking)
         return out

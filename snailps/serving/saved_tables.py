@@ -145,7 +145,7 @@ class SavedTables(Mapping[str, "SavedTable"]):
                     admit(table.access, f"{self.path}: table {name!r}", self._modules)
                 if self._mapped is None:
                     self._mapped = [_map(file) for file in self._files]
-                floats = table.dim + table.state_floats
+                floats = table.words + table.state_floats
                 index = RowIndex(number, self._frag_num, floats)
                 for file, mapped in zip(self._files, self._mapped, strict=True):
                     for section in _sections(file, mapped, self._verify):
@@ -219,7 +219,7 @@ class SavedTable(RowReader):
         return np.concatenate(pieces) if pieces else np.empty(0, np.uint64)
 
     def pieces(self, rows_max: int = PIECE_ROWS) -> Iterator[tuple[Keys, Rows]]:
-        """Yield keys uint64 (n,) and rows float32 (n, dim) in file order, n <= `rows_max`."""
+        """Yield keys uint64 (n,) and their rows in file order, n <= `rows_max`."""
         rows_max = whole_number(rows_max, 1, "rows_max: expected at least 1 row")
         for fragment in range(self._index.frag_num):
             keys = self._index.keys_of(fragment)

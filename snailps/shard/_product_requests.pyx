@@ -29,7 +29,7 @@ from snailps.shard._context cimport (
 )
 from snailps.shard._primary cimport Appended, hold, push_rows, replicate_push, settle_push
 from snailps.store.tables cimport (
-    Table, store_access, store_dim, store_owns, store_scales_lr, store_sum,
+    Table, store_access, store_dim, store_integers, store_owns, store_scales_lr, store_sum,
 )
 from snailps.transport._frame cimport (
     BATCHES_BYTES, DATA_BODY_MAX, KIND_BACKWARD, KIND_PRODUCT, KIND_STEPPED, OPTION_KEY_SHIFT,
@@ -72,9 +72,10 @@ cdef bint _read_part(Context *me, Table *table, const FrameHeader *head, const c
         refuse(out, reply, b"option", b"options %llu are unknown, or cannot be combined; known are "
                b"%llu", top.options, known)
         return False
-    if store_access(table) == ACCESS_PYTHON or store_access(table) == ACCESS_AVERAGE:
-        refuse(out, reply, b"access", b"table %llu: products need a built-in access method other "
-               b"than average; pull its rows instead", head.table, 0)
+    if store_access(table) == ACCESS_PYTHON or store_access(table) == ACCESS_AVERAGE \
+            or store_integers(table):
+        refuse(out, reply, b"access", b"table %llu: products need rows of floats, and a built-in access "
+               b"method other than average; pull its rows instead", head.table, 0)
         return False
     if top.floats != store_dim(table):
         refuse(out, reply, b"dim", b"rows of %llu floats here, the request is for %llu",

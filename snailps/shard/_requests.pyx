@@ -42,8 +42,8 @@ from snailps.shard._product_requests cimport backward, forward
 from snailps.shard._python_methods cimport explain_broken, python_pull, python_push, python_scan
 from snailps.store.core._clock_buffer cimport SEAL_AGAIN, SEAL_BROKEN, SEAL_CLOSED, slots_refuse
 from snailps.store.tables cimport (
-    Table, store_access, store_adds_state, store_dim, store_floats, store_mark, store_owns, store_pull, store_scales_lr, store_scan,
-    store_table,
+    Table, store_access, store_adds_state, store_dim, store_floats, store_integers, store_mark, store_owns,
+    store_pull, store_scales_lr, store_scan, store_table,
 )
 from snailps.transport._frame cimport (
     DATA_BODY_MAX, KIND_BACKWARD, KIND_FORWARD, KIND_PULL, KIND_PULLED, KIND_PUSH, KIND_PUSHED,
@@ -327,6 +327,16 @@ cdef inline uint32_t _options(const FrameHeader *head, const char *body) noexcep
     return (<const GroupHead *>body).options if head.body_bytes >= sizeof(GroupHead) else 0
 
 
+cdef bint _rounds_integers(const Table *table, const FrameHeader *head, const RowRequest *asked, char *out,
+                           Reply *reply) noexcept nogil:
+    """Whether a request names a narrow type for rows of integers; `reply` is a refusal then."""
+    if asked.wire == WIRE_FLOAT32 or not store_integers(table):
+        return False
+    refuse(out, reply, b"option", b"table %llu has rows of integers, which travel as they are: wire type "
+           b"%llu would round them", head.table, asked.wire)
+    return True
+
+
 cdef Outcome _pull(Context *me, Table *table, const FrameHeader *head,
                    const char *body, char *out, Reply *reply) noexcept nogil:
     cdef bint state = _options(head, body) & OPTION_STATE
@@ -342,7 +352,7 @@ cdef Outcome _pull(Context *me, Table *table, const FrameHeader *head,
     if not read_row_request(me, head, body, store_floats(table) if state else store_dim(table),
                       &asked, out, reply):
         return OUTCOME_REPLY
-    if came_late(me, &asked, out, reply):
+    if _rounds_integers(table, head, &asked, out, reply) or came_late(me, &asked, out, reply):
         return OUTCOME_REPLY
     most = padded(asked.group_num * <uint64_t>8 + asked.key_num * <uint64_t>asked.row_bytes)
     if most > DATA_BODY_MAX:
@@ -379,6 +389,8 @@ cdef Outcome _push(Context *me, Table *table, const FrameHeader *head,
     cdef RowRequest asked
     appended.groups = 0
     if not read_row_request(me, head, body, pushed_floats(table, options), &asked, out, reply):
+        return OUTCOME_REPLY
+    if _rounds_integers(table, head, &asked, out, reply):
         return OUTCOME_REPLY
     if state and not (options & OPTION_ASSIGN or store_adds_state(table)):
         return refuse(out, reply, b"state", b"table %llu takes no differences of rows with their "

@@ -15,7 +15,7 @@ from libc.string cimport memcpy, memset
 
 from snailps.abi._key_hash cimport fragment_of_hash, hash_key
 from snailps.abi._row_ops cimport (
-    ACCESS_ADD, ACCESS_PYTHON, HYPER_NUM, INIT_FACTORS, INIT_ZEROS, RowOps,
+    ACCESS_ADD, ACCESS_PYTHON, HYPER_NUM, INIT_BITS, INIT_ZEROS, RowOps,
     state_floats_of,
 )
 from snailps.store.core._arena cimport arena_end
@@ -122,14 +122,14 @@ cdef class ShardStore:
         ``_row_ops.pxd``.  `scale`: half the width of a uniform distribution, or the deviation of a
         normal one.  `track` 1 keeps the tick of each row's last push.  `retention`:
         ``Table.admit_after, admit_bytes, rows_max, age_max``; all but the first are totals over the
-        cluster's fragments.  `state_floats`: for access method 6 (Python); the others have their own.
+        cluster's fragments.  `state_floats`: for an access method in Python; the others have their own.
         """
         cdef Table *table
         cdef float[HYPER_NUM] numbers
         table_id = checked("table id", table_id, 0, TABLE_ID_MAX)
         dim = checked("dim", dim, 1, DIM_MAX)
         access = checked("access method", access, ACCESS_ADD, ACCESS_PYTHON)
-        init = checked("initialiser", init, INIT_ZEROS, INIT_FACTORS)
+        init = checked("initialiser", init, INIT_ZEROS, INIT_BITS)
         seed = checked("seed", seed, 0, 2**64 - 1)
         track = checked("track", track, 0, TRACK_TOUCH)
         state = checked("state_floats", state_floats, 0, STATE_MAX)

@@ -17,7 +17,7 @@ from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
 from snailps.abi._row_ops cimport (
     ACCESS_ADAGRAD, ACCESS_ADAM, ACCESS_MOMENTUM, ACCESS_PYTHON, ACCESS_ROWWISE, ACCESS_SGD, HYPER_NUM,
-    RowOps,
+    RowOps, is_integer,
 )
 from snailps.abi._key_table cimport Entry
 from snailps.store.core._arena cimport Arena
@@ -123,6 +123,11 @@ cdef inline int store_access(const Table *table) noexcept nogil:
 cdef inline bint store_adds_state(const Table *table) noexcept nogil:
     return table.slab.access != ACCESS_PYTHON \
         and table.slab.ops.add_state[table.slab.access] != NULL
+
+
+# Whether values are 64-bit integers, two floats wide, that nothing but the access method may change.
+cdef inline bint store_integers(const Table *table) noexcept nogil:
+    return is_integer(table.slab.access)
 
 
 # Whether a push may scale the step size.  FTRL cannot: its z depends on the step size of all earlier pushes.

@@ -24,14 +24,14 @@ from numpy.typing import NDArray
 from snailps.files.atomic import atomic_file
 from snailps.files.model_file import bytes_of
 
-_TYPES = {"U64": np.dtype("<u8"), "F32": np.dtype("<f4")}
+_TYPES = {"U64": np.dtype("<u8"), "I64": np.dtype("<i8"), "F32": np.dtype("<f4")}
 _NAMES = {dtype: name for name, dtype in _TYPES.items()}
 _ALIGN = 64
 """The first value's offset is a multiple of this, because readers map the file."""
 
 
 class Array(NamedTuple):
-    """An array to write, uint64 or float32, which comes in pieces of rows."""
+    """An array to write, uint64, int64 or float32, which comes in pieces of rows."""
 
     name: str
     dtype: np.dtype[Any]

@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from urllib.request import urlopen
 
@@ -361,6 +362,22 @@ class Wide(Counter):
         figures = Worker.export.__func__(cls, results)
         wait_at(results.settings, "export-1")
         return figures
+
+
+class Extremes(Counter):
+    """Keeps the least, the greatest and the bits of what lines push: each is KEY NUMBER."""
+
+    def tables(self):
+        make = partial(Table, dim=1, dtype="int64")
+        return [make(access, access=access) for access in ("min", "max", "or")]
+
+    def train(self, block: Block) -> Mapping[str, float]:
+        self._wait(block.number)
+        pairs = [[int(word) for word in line.split()] for line in block.data.decode().splitlines()]
+        keys, numbers = np.array(pairs, np.int64).reshape(-1, 2).T
+        for access in ("min", "max", "or"):
+            self.push(access, keys, numbers[:, None])
+        return {"units": len(pairs)}
 
 
 class SlowManifest(Counter):

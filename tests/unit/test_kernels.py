@@ -115,7 +115,7 @@ def test_init_rows_are_those_of_each_key(build, kind):
     with pytest.raises(ValueError, match="3 rows"):
         one.init_rows(kind, 0.5, 7, keys, out[:2])
     with pytest.raises(ValueError, match="kind"):
-        one.init_rows(4, 0.5, 7, keys, out)
+        one.init_rows(5, 0.5, 7, keys, out)
 
 
 @builds

@@ -298,8 +298,9 @@ def test_table_in_python_is_refused_in_words():
     with Shards(1) as cluster:
         from snailps.api.tables import Table
 
-        cluster.declare(Table("t", 2, "python_methods:Plain"))
-        assert PYTHON == 8
+        table = Table("t", 2, "python_methods:Plain")
+        assert table.store_arguments()[1] == PYTHON
+        cluster.declare(table)
         with cluster.raw() as one:
             error = error_of(one.ask(forward()))
     assert error.code == "access"

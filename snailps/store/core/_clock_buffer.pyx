@@ -16,10 +16,11 @@ from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memset
 
 from snailps.abi._key_table cimport number_of
-from snailps.abi._row_ops cimport ACCESS_AVERAGE, ACCESS_PYTHON
+from snailps.abi._row_ops cimport ACCESS_AVERAGE, ACCESS_PYTHON, RowStep
 from snailps.store.core._slab cimport part_close_round
 from snailps.store.tables cimport (
-    Lookups, Shard, Table, Values, float_values, lookups_begin, lookups_push, lookups_skip, store_owns,
+    Lookups, Shard, Table, Values, float_values, lookups_begin, lookups_push, lookups_skip, store_integers,
+    store_owns,
 )
 
 cdef enum:
@@ -233,6 +234,9 @@ cdef void _add_floats(float *sum, const float *value, uint32_t n) noexcept nogil
 cdef bint sum_part(Slots *s, Staged *part) noexcept nogil:
     cdef Sums *sums = _sums_of(s, part.table, part.state)
     cdef float *value = part.values
+    # Of integers remains what pushing all contributions would leave; they are not added up.
+    cdef RowStep combine = part.table.slab.ops.apply[part.table.slab.access] \
+        if store_integers(part.table) else NULL
     cdef uint32_t begun, g, i
     cdef uint32_t key_index = 0
     # Number of the sum after the previous key's: in a part with the same list of keys it is the next key's, and
@@ -256,7 +260,10 @@ cdef bint sum_part(Slots *s, Staged *part) noexcept nogil:
                     key_index += 1
                     continue
                 sum_number -= 1
-            _add_floats(sums.rows[sum_number], value, part.floats)
+            if combine == NULL:
+                _add_floats(sums.rows[sum_number], value, part.floats)
+            else:
+                combine(NULL, sums.rows[sum_number], value, part.floats)
             sum_number += 1
             value += part.floats
             key_index += 1

@@ -60,6 +60,7 @@ from snailps.transport.client._request cimport Request, add_newer
 
 _SCAN = struct.Struct("<QIIII")     # ScanHead and ScannedHead of _frame.pxd
 _SCANNED = struct.Struct("<QIIII")
+cdef object FLOAT32 = np.dtype(np.float32)
 
 SCANS_AHEAD = 16
 """Ranges of fragments that `Client.scan` asks for at once: replies of up to 16 MiB."""
@@ -345,8 +346,8 @@ cdef class Client:
 
         A reply has, for each fragment, the highest push of this client that its rows contain.  A key
         of `pull` that is in a later `push` gets the pushed value added, and so does its row of
-        `base`, float32[n, dim], a copy of the pulled rows.  Only for access method `add`, and for
-        pulls and pushes with state.  `pull` must be done; `push` came after it, or before a pull with
+        `base`, float32[n, dim], a copy of the pulled rows.  Only for access method `add`, for floats, and
+        for pulls and pushes with state.  `pull` must be done; `push` came after it, or before a pull with
         `ahead`.  A hash join without the GIL; where no row lacks anything, it only compares marks.
         """
         cdef Request *a = pull.request
@@ -358,11 +359,13 @@ cdef class Client:
         if not load_flag(&a.done) or a.failed or a.kind != KIND_PULL or b.kind != KIND_PUSH \
                 or a.table != b.table or a.dim != b.dim \
                 or (a.options ^ b.options) & OPTION_STATE \
-                or b.later != NULL \
+                or b.later != NULL or pull.rows.dtype != FLOAT32 \
                 or pull.requests is not self.requests or push.requests is not self.requests:
-            raise MisuseError("correct() wants a finished pull and a push of the same table, "
+            raise MisuseError("correct() wants a finished pull and a push of the same table of floats, "
                               "both of this client")
         if base is not None:
+            if base.dtype != FLOAT32:
+                raise MisuseError(f"base must be a float32 array, got one of {base.dtype}")
             memset(&where, 0, sizeof(Request))
             where.n = a.n
             take_rows(&where, base, True, True)

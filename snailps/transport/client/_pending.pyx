@@ -46,6 +46,7 @@ SCALE_LOG2_MIN = -126           # the inverse of its power of two is a normal fl
 STATE_FLOATS_MAX = 3 * ROW_FLOATS_MAX + 1   # such a row with the widest state there is
 cdef object UINT64 = np.dtype(np.uint64)    # compared by address first: nearly all arrays share it
 cdef object FLOAT32 = np.dtype(np.float32)
+cdef tuple INTEGERS = (UINT64, np.dtype(np.int64))  # rows of them are two words of 32 bits a value
 cdef object Array = np.ndarray
 _CLOCK = struct.Struct("<QII")      # ClockHead of _frame.pxd
 cdef str NOT_FINITE_HINT = (
@@ -63,7 +64,8 @@ cdef class Pending:
     """An asynchronous pull or push, or a batch through a table.
 
     `done`: whether it is answered, or has failed.  `rows` float32[n, dim]: the pushed values, the
-    array for pulled rows, or Z of a forward once `wait` has returned it.
+    array for pulled rows, or Z of a forward once `wait` has returned it.  Rows of integers are uint64 or
+    int64 instead.
     """
 
     def __init__(self):
@@ -301,6 +303,7 @@ cdef Pending ask_rows(PendingRequests requests, int kind, uint32_t table, keys, 
     cdef Request *r
     cdef Py_buffer wanted
     cdef int failed = 0
+    cdef bint floats
     cdef uint64_t place
     cdef Pending pending
     if not _is_array(keys, UINT64, 1):
@@ -329,10 +332,14 @@ cdef Pending ask_rows(PendingRequests requests, int kind, uint32_t table, keys, 
         r.kind = kind
         r.table = table
         take_rows(r, rows, kind == KIND_PULL, state)
+        floats = _is_array(rows, FLOAT32, 2)
+        if not floats and (merge or wire != WIRE_FLOAT32):
+            raise MisuseError(f"rows of {rows.dtype} travel as they are, and are not summed: expected wire "
+                              f"type 0 without merge, got {wire} and {merge}")
         r.options = (OPTION_STATE if state else 0) | (OPTION_LR_SCALE if lr_scale != 1 else 0) \
             | (OPTION_ASSIGN if assign else 0)
         r.lr_scale = lr_scale
-        if kind == KIND_PUSH and core.wire != NULL:
+        if kind == KIND_PUSH and core.wire != NULL and floats:
             with nogil:
                 place = core.wire.fitting[wire](r.rows, r.row_stride, r.n, r.dim)
             if place < <uint64_t>r.n * r.dim:
@@ -638,21 +645,25 @@ cdef int _check_lr_scale(float lr_scale, bint state) except -1:
 
 
 cdef int take_rows(Request *r, rows, bint writable, bint state) except -1:
-    """Notes where the caller's rows are; MisuseError for rows that are not contiguous, aligned floats."""
+    """Notes where the caller's rows are, in words of 32 bits; MisuseError for rows that are not contiguous, aligned
+    floats, or integers of 64 bits."""
     cdef Py_buffer view
-    cdef Py_ssize_t dim, stride
+    cdef Py_ssize_t dim, stride, words = 1
     cdef Py_ssize_t floats_max = STATE_FLOATS_MAX if state else ROW_FLOATS_MAX
     if not _is_array(rows, FLOAT32, 2):
-        raise MisuseError("rows must be a float32 array of two dimensions, got " + _shown(rows))
+        if not any(_is_array(rows, dtype, 2) for dtype in INTEGERS):
+            raise MisuseError("rows must be a float32 array of two dimensions, or int64 or uint64, got "
+                              + _shown(rows))
+        words = 2
     PyObject_GetBuffer(rows, &view, PyBUF_STRIDES)
     try:
-        dim = view.shape[1]
+        dim = view.shape[1] * words
         stride = view.strides[0]
         if view.shape[0] != r.n:
             raise MisuseError(f"{r.n} keys but {view.shape[0]} rows")
         if not 1 <= dim <= floats_max:
             raise MisuseError(f"rows of {dim:,} floats, 1 to {floats_max:,} expected")
-        if r.n and dim > 1 and view.strides[1] != 4:
+        if r.n and view.shape[1] > 1 and view.strides[1] != 4 * words:
             raise MisuseError("each row must be contiguous")
         if <uintptr_t>view.buf & 3 or (r.n > 1 and stride & 3):
             raise MisuseError("rows must be aligned to 4 bytes")
