@@ -584,10 +584,15 @@ class MasterCore:
 
     def _declare(self, member: Member, message: messages.Declare, call: int, now: float) -> None:
         registry = self.members.table_registry
+        names = [Table.from_dict(table).name for table in message.tables]
+        ended_jobs = self.job_controller.ended_jobs
         if self.life.outlives_job and member.role == "worker":
-            names = [Table.from_dict(table).name for table in message.tables]
-            self.job_controller.ended_jobs.share(registry.of_session(names))
+            ended_jobs.share(registry.of_session(names))
         registry.declare(member, message, call, now)
+        # Tables of the present job that a driver has made the session's: rows stay, so the job must
+        # not be repeated on top of what it has pushed.
+        if self.life.outlives_job and self.job_controller.job is not None:
+            ended_jobs.share(registry.of_session({*names}.intersection(registry.used)))
 
     def _cancel(self, member: Member, message: messages.Cancel, call: int, now: float) -> None:
         """Cancel a driver's job; one that still waits for the rows never begins."""

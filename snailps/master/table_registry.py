@@ -173,14 +173,19 @@ class TableRegistry:
 
     def declare(self, member: Member, message: messages.Declare, call: int, now: float) -> None:
         """Number the tables, have every server make them, then answer. ConfigError if a table is
-        declared in two ways, there are too many, or servers must not import its access method."""
+        declared in two ways, there are too many, or servers must not import its access method.
+        A driver's tables belong to the session, even if a job has made them: the driver may push
+        to them, and does not expect the next job to drop its rows."""
         tables = [Table.from_dict(item) for item in message.tables]
-        if member.role == "driver":
+        is_driver = member.role == "driver"
+        if is_driver:
             for table in tables:
                 self._admit(table)
         member.declares()
         of_job = [table.name for table in tables if member.role == "worker"]
         self._declare(tables, of_job, partial(self._reply, call), now)
+        if is_driver:
+            self._give_to_session({table.name for table in tables})
 
     def _admit(self, table: Table) -> None:
         """Refuse a driver's table whose access method is in a module that the operator of the
@@ -210,7 +215,10 @@ class TableRegistry:
         except SnailError as error:
             on_made(error, now)
             return
-        for name in sorted(self._of_job & {table.name for table in tables} - set(of_job)):
+        self._give_to_session({table.name for table in tables} - set(of_job))
+
+    def _give_to_session(self, names: set[str]) -> None:
+        for name in sorted(self._of_job & names):
             self._of_job.discard(name)
             self._note(name)
 

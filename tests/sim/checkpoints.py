@@ -1,4 +1,4 @@
-"""The history of a run's checkpoints: which are whole, which are damaged, which were restored.
+"""The history of a job's checkpoints: which are whole, which are damaged, which were restored.
 
     files of a master -> Watched -> History: begun, whole, damaged; restored -> invariants.py
 
@@ -61,7 +61,7 @@ class Restored:
 
 
 class History:
-    """The checkpoints of a run."""
+    """The checkpoints of a job, and of each attempt at it."""
 
     def __init__(self):
         self.all = {}
@@ -91,6 +91,12 @@ class History:
         for other in self.all.values():
             other.passed = other.passed or other.number > number
         return checkpoint
+
+    def loaded(self, at):
+        """The history, if a driver then loads the rows of the newest one."""
+        history = History()
+        history.restored = [*self.restored, Restored(at, self.newest())]
+        return history
 
     def fate(self, drawn_at, acked_at):
         """How often, least and most, a push may be in the rows after the restores since."""
@@ -130,9 +136,10 @@ class Watched(CheckpointFiles):
 
     def complete(self, begun, files, snapshot, **about):
         """Notes what the checkpoint includes, then that it is whole."""
-        if self._are_best:
-            return super().complete(begun, files, snapshot, **about)
         cluster = self._cluster
+        is_other = self._are_best or not cluster.saves_job_to(Path(begun.part).parent)
+        if is_other:
+            return super().complete(begun, files, snapshot, **about)
         made = Checkpoint(
             begun.number, self._begun_at, cluster.world.now, numbers_done(snapshot), snapshot.clock
         )

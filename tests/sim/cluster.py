@@ -20,7 +20,7 @@ from snailps.master.life import COMMAND, LASTING, SESSION
 from snailps.server.checkpoint_io import ServerCheckpointFiles
 from snailps.transport import messages
 from tests.sim import faults, invariants
-from tests.sim.checkpoints import FOLDER, History, Watched
+from tests.sim.checkpoints import FOLDER, Watched
 from tests.sim.disk import Disk
 from tests.sim.jobs import JobPlan, JobRun, draw_end, draw_plan, draw_tests
 from tests.sim.master import Master
@@ -184,7 +184,7 @@ class Cluster:
         self.expelled = {}
         self.powerless = self.interrupted = False
         self.watch_at, self.unnamed, self.progress = 0.0, {}, ((), 0.0)
-        self.shared_disk, self.history = MemoryDisk(self.world), History()
+        self.shared_disk = MemoryDisk(self.world)
         self.fenced = set()
         self._pids = {}
         self._cluster_id = 0
@@ -211,6 +211,15 @@ class Cluster:
     def job(self):
         """The job at work, or the last one."""
         return self.jobs[-1]
+
+    @property
+    def history(self):
+        """The checkpoints of that job."""
+        return self.job.history
+
+    def saves_job_to(self, folder):
+        """Whether checkpoints in this folder are the job's. A session's drivers save rows, too."""
+        return not self.session or str(folder) == self.job.plan.checkpoints
 
     def journal_holds(self):
         """Whether the journal has all facts: no power was cut, no disk was full."""
@@ -260,7 +269,7 @@ class Cluster:
     def training_begins(self, restored):
         """A master begins the training, from a checkpoint or from nothing (0)."""
         cluster_id = self.master.cluster_id
-        if restored or cluster_id != self._cluster_id:
+        if restored or self.lasting or cluster_id != self._cluster_id:
             checkpoint = self.history.begins(self.world.now, restored)
             done, clock = (checkpoint.done, checkpoint.clock) if checkpoint else ((), 0)
             self.job.go_on(done, clock)

@@ -97,15 +97,23 @@ class Faults:
         if chance.random() < 0.15:
             self._meet_a_member(chance)
 
+    def at_time(self, seconds, deed):
+        """Plans a deed."""
+        self._world.after(seconds, self._do, deed, TRIES)
+
+    def at_message(self, name, number, deed):
+        """Plans a deed at the n-th message of a kind from now on."""
+        self._awaited.setdefault(name, []).append([number, deed])
+
     def _terminate_some(self, chance, usual_s, names):
         """The master is evicted, more than once perhaps, and while another one takes over."""
         self._terminates = True
         for _ in range(chance.choice((1, 1, 2, 3))):
             if chance.random() < 0.5:
-                self._world.after(chance.uniform(0.1, usual_s), self._do, self._terminate, TRIES)
+                self._world.after(chance.uniform(0.1, usual_s), self._do, self.terminate, TRIES)
             else:
                 name = chance.choice(("Rejoin", *names))
-                self._awaited.setdefault(name, []).append([chance.randint(1, 5), self._terminate])
+                self._awaited.setdefault(name, []).append([chance.randint(1, 5), self.terminate])
 
     def _meet_a_member(self, chance):
         """A member is lost, missed or asked to leave in a phase; drawn from the product's tables.
@@ -521,7 +529,7 @@ class Faults:
         self.start_later(cluster.start_master)
         return True
 
-    def _terminate(self):
+    def terminate(self):
         """Sends SIGTERM to the master, which leaves and is started again."""
         core = self._core()
         if core is None or not core.interrupts.may_leave or self._journal_lost:

@@ -110,8 +110,8 @@ def _counted_once(cluster, job):
     example = ""
     for key, push in books.own.items():
         there = float(rows[key][0]) if key in rows else 0.0
-        least, most = cluster.history.fate(push.drawn_at, push.acked_at)
-        if job.may_forget(push, cluster.history):
+        least, most = job.history.fate(push.drawn_at, push.acked_at)
+        if job.may_forget(push):
             least = 0
         if there not in (0.0, 1.0) or there > most or (safe and there < least):
             lost += there < least
@@ -125,7 +125,7 @@ def _counted_once(cluster, job):
         yield f"{lost} acknowledged pushes lost, {doubled} counted too often: {example}"
     for key, pushes in books.shared.items():
         there = float(rows[key][0]) if key in rows else 0.0
-        fates = [cluster.history.fate(push.drawn_at, push.acked_at) for push in pushes]
+        fates = [job.history.fate(push.drawn_at, push.acked_at) for push in pushes]
         least = sum(least for least, _ in fates) if safe and not job.plan.expires else 0
         most = sum(most for _, most in fates)
         if not least <= there <= most:
@@ -215,7 +215,8 @@ def exits_are_right(cluster):
 
 def newest_checkpoint_used(cluster):
     """A run continues from the newest whole checkpoint: otherwise training is lost."""
-    yield from cluster.history.problems
+    for job in cluster.jobs:
+        yield from job.history.problems
 
 
 CHECKS = (

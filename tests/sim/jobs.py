@@ -15,14 +15,15 @@ from dataclasses import dataclass, field, replace
 from snailps.master.job.metrics import FLAT_EPOCHS, RECENT_BLOCKS
 from snailps.master.leases import CLOCKS_AHEAD
 from snailps.transport.messages.terms import PassRange, Step
-from tests.sim.model import Books, blocks_of, expected_round, expected_rows
+from tests.sim.checkpoints import History
+from tests.sim.model import UNITS, Books, blocks_of, expected_round, expected_rows
 from tests.sim.staleness import Staleness
 from tests.support.without import is_there
 
 LINE = b"1234567\n"
 METHOD = "tests.sim.model:Counted"
-UNITS = 5
-"""Of each block."""
+CHECKPOINT_S = 0.3
+"""Between two checkpoints of a session's job."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,8 @@ class JobPlan:
     """The figure of each epoch, which is tested after it; higher is better."""
     stop_after: int = 0
     """The training ends after so many epochs without a better figure, with the best rows."""
+    checkpoints: str = ""
+    """Folder of a session's job that makes checkpoints."""
 
     @property
     def clocked(self):
@@ -102,6 +105,8 @@ class JobPlan:
             "seats": str(self.seats),
             "tests": str(int(bool(self.figures))),
             "stop_after": str(self.stop_after),
+            "checkpoint_dir": self.checkpoints,
+            "checkpoint_interval": str(CHECKPOINT_S if self.checkpoints else 0.0),
         }
         if self.rounds:
             values |= {
@@ -368,6 +373,7 @@ class JobRun:
     plan: JobPlan
     number: int = 0
     books: Books = field(default_factory=Books)
+    history: History = field(default_factory=History)
     blocks: int = 0
     exported: dict | None = None
     told: str | None = None
@@ -432,10 +438,10 @@ class JobRun:
             if wrong and not cluster.powerless and not cluster.disk.was_full:
                 self.books.wrong.append(wrong)
 
-    def may_forget(self, push, history):
+    def may_forget(self, push):
         """Whether the row of a push was untouched for long enough to be forgotten."""
         units = UNITS * (len(self.books.reported) - push.reported)
-        return self.plan.expires and (units >= self.plan.expires or bool(history.restored))
+        return self.plan.expires and (units >= self.plan.expires or bool(self.history.restored))
 
     def summarised(self, summary, cluster):
         """A worker gets the summary of the survey."""
@@ -457,12 +463,12 @@ class JobRun:
             expected = expected_rows(self.books.slots, self.plan.micro_batches)
             if not alike({key: row for key, row in expected.items() if row.any()}, rows):
                 self.books.wrong.append(f"epoch {epoch:g} is tested on the rows of another clock")
-        elif safe and self.plan.stop_after == 0 and not cluster.history.all:
+        elif safe and self.plan.stop_after == 0 and not self.history.all:
             lacking = [
                 key for key, push in self.books.own.items()
                 if push.acked_at is not None and key not in rows
             ]  # fmt: skip
-            if lacking and not cluster.history.restored[1:]:
+            if lacking and not self.history.restored[1:]:
                 self.books.wrong.append(f"epoch {epoch:g} is tested without {len(lacking)} pushes")
         self.snapshots[epoch] = again
         if self.staleness is not None:

@@ -27,6 +27,7 @@ from snailps.master.job.session import SessionJob
 from snailps.master.job.state import pack
 from snailps.master.journal import SYNC_S, Journal
 from snailps.master.performer import Performer
+from snailps.master.phases import JobPhase
 from snailps.master.status_report import StatusReport
 from snailps.master.takeover import first_fact, unended
 from snailps.node.effects import Tick, Work, WorkDone
@@ -187,6 +188,10 @@ class Services:
 
     def keep_base(self, position):
         """Keeps the position at which the training begins."""
+        if self._master.cluster.lasting:  # whose journal has no jobs
+            job = self._master.core.job_controller
+            restored = job.checkpoints.continued_from if job.phase is JobPhase.RESTORING else 0
+            self._master.cluster.training_begins(restored)
         if self._journal.path is not None and self._master.cluster.life.job_goes_on:
             with self._master.as_owner():
                 self._journal.keep_base(pack(position))

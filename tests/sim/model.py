@@ -29,6 +29,8 @@ DIM = 2
 SHARED = 24
 """Shared keys are 0 to 23."""
 OWN = 1 << 40
+UNITS = 5
+"""Of each block."""
 
 
 class Counted(AccessMethod):

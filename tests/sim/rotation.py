@@ -16,8 +16,7 @@ import numpy as np
 
 from snailps.api.rotation import outputs_for
 from snailps.transport import messages
-from tests.sim.jobs import UNITS
-from tests.sim.model import DIM
+from tests.sim.model import DIM, UNITS
 
 WORDS = 12
 """Rows of each kind: input partitions have as many as their sizes, word w is in output partition

@@ -19,8 +19,7 @@ from snailps.master.job.survey import PART_BYTES
 from snailps.transport import messages
 from snailps.transport.handshake import Role
 from snailps.worker.resume_state import ResumeState
-from tests.sim.jobs import UNITS
-from tests.sim.model import DIM, SimModel, contribution, shared_of, survey_of, weighted
+from tests.sim.model import DIM, UNITS, SimModel, contribution, shared_of, survey_of, weighted
 from tests.sim.rotation import Rotating
 from tests.sim.routed import RoutedNode
 from tests.sim.scheduler import Future, first_of

@@ -216,6 +216,7 @@ def test_job_that_the_master_died_in_has_failed_may_be_submitted_again_and_its_w
         ({}, ["own"], 0, ""), ({}, ["w"], 0, "w"), ({}, ["own", "v", "w"], 0, "v, w"),
         ({}, ["own"], 1, ""), ({}, ["v", "w"], 1, ""), ({"fresh": "true"}, ["w"], 1, "w"),
         ({}, ["w", "v"], 2, "v"),  # the newest checkpoint was made before `v` was declared
+        ({}, ["own", "w"], 3, "own, w"),  # its driver declares the job's table while it runs
     ],
 )  # fmt: skip
 def test_job_is_repeated_only_if_nothing_is_pushed_twice_to_tables_of_the_session(
@@ -233,6 +234,8 @@ def test_job_is_repeated_only_if_nothing_is_pushed_twice_to_tables_of_the_sessio
         if checkpoints == 2 and position == 1:
             saved(Completed("checkpoint-1", 12, 345), world.now)
         assert isinstance(world.ask(2, m.Declare([Table(name, 2).to_dict()])), m.Declared)
+    if checkpoints == 3:
+        assert isinstance(world.ask(driver, m.Declare([Table("own", 2).to_dict()])), m.Declared)
     if checkpoints == 1:
         saved(Completed("checkpoint-1", 12, 345), world.now)
     world.tick()

@@ -177,15 +177,20 @@ def test_table_that_servers_refuse_after_a_takeover_is_dropped_alone():
 
 
 @pytest.mark.parametrize("next_master", [False, True])
-def test_tables_whose_rows_a_driver_loads_are_the_sessions(next_master):
-    world, adopted = World(), []
+@pytest.mark.parametrize("way", ["declares", "loads"])
+def test_tables_that_a_driver_declares_or_loads_are_the_sessions(way, next_master):
+    world, answers = World(), []
     world.declare("rows", "bias")
     world.answer()
     registry = world.table_registry
     made = [Table("rows", 4), Table("new", 4)]
-    registry.adopt(made, lambda answer, now: adopted.append(answer), 0.0, of_job=())
+    if way == "loads":
+        registry.adopt(made, lambda answer, now: answers.append(answer), 0.0, of_job=())
+    else:
+        declare = m.Declare([table.to_dict() for table in made])
+        registry.declare(member_of("driver"), declare, answers.append, 0.0)
     world.answer()
-    assert adopted == [m.Declared([1, 3])]
+    assert answers == [m.Declared([1, 3])]
     if next_master:
         facts = world.out.facts
         registry = World().table_registry
