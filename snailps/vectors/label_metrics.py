@@ -87,11 +87,6 @@ class Metric:
         """Labels a line to predict where nothing else is said: for curves all of them (-1)."""
         return -1 if self.level else 1
 
-    @property
-    def reads_weights(self) -> bool:
-        """Whether weights of lines and labels count."""
-        return not self.level
-
     def check(self, labels: Sequence[str]) -> None:
         """Refuse a label that is not among `labels`, with a DataError."""
         if self.label:

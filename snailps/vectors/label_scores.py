@@ -109,7 +109,8 @@ class LabelScores:
 class LabelThreshold:
     """The least probability with which a label is predicted, and what it leads to.
 
-    `lines` have the label, `predicted` lines reach the threshold.  `threshold` is None, and so are
+    `lines` have the label, `predicted` lines reach the threshold, whatever they weigh; precision
+    and recall are by weight.  `threshold` is None, and so are
     the others, if no threshold reaches what was wanted.
     """
 
@@ -318,6 +319,7 @@ class Ranking:
     def __init__(self, labels: int) -> None:
         self._labels = labels
         self._each, self._together = _Ranked(), _Ranked()
+        self._unweighted: _Ranked | None = None  # of each label, if lines have weights
         self._is_sorted = False
 
     def add(self, lines: Lines, chances: NDArray[np.float32]) -> None:
@@ -328,19 +330,31 @@ class Ranking:
         if not self._is_sorted:
             of_lines, labels = np.divmod(pairs, self._labels)
             bits = _bits(likely[of_lines, labels])
-            self._each.has(labels.astype(np.uint64) << np.uint64(32) | bits, weights.pairs)
+            keys = labels.astype(np.uint64) << np.uint64(32) | bits
+            if truth.weights is not None:
+                self._unweighted = self._unweighted or _Ranked()
+                self._unweighted.has(keys, np.ones(len(keys)))
+            self._each.has(keys, weights.pairs)
             self._together.has(bits, weights.pairs)
         else:
             bits = _bits(likely[has])
             every = np.arange(self._labels, dtype=np.uint64) << np.uint64(32)
             of_pairs = np.repeat(weights.lines[has], self._labels)
-            self._each.count((bits | every).ravel(), of_pairs)
+            keys = (bits | every).ravel()
+            if self._unweighted is not None:
+                self._unweighted.count(keys, np.ones(len(keys)))
+            self._each.count(keys, of_pairs)
             self._together.count(bits.ravel(), of_pairs)
+
+    @property
+    def _has_weights(self) -> bool:
+        return self._unweighted is not None
 
     def again(self) -> None:
         """Begin the second pass: `add` gets the same lines once more."""
-        self._each.sort()
-        self._together.sort()
+        for ranked in (self._each, self._together, self._unweighted):
+            if ranked is not None:
+                ranked.sort()
         self._is_sorted = True
 
     def thresholds(
@@ -352,62 +366,82 @@ class Ranking:
         """
         curve, number = self._each.curve(), np.zeros(self._labels)
         np.maximum.at(number, curve.curve, curve.right)
+        # The same points, as both have the same keys.
+        counts = curve if self._unweighted is None else self._unweighted.curve()
+        having = np.zeros(self._labels, np.int64)
+        np.maximum.at(having, counts.curve, counts.right.astype(np.int64))
         points = np.full(self._labels, -1)
-        reach = _reaching(curve, number, precision, recall)
+        reach = _reaching(curve, number, precision, recall, has_weights=self._has_weights)
         points[curve.curve[reach]] = reach  # of a label the last one, its best, counts
         entries = []
-        for label in np.argsort(-number, kind="stable").tolist():
-            point, lines = points[label], int(number[label])
-            shares: tuple[Any, ...] = (None, None, None, None)
+        for label in np.argsort(-having, kind="stable").tolist():
+            point = points[label]
+            reached: tuple[Any, ...] = (None, None, None, None)
             if point >= 0:
-                right, predicted = int(curve.right[point]), int(curve.all[point])
-                shares = (float(curve.chance[point]), right / predicted, right / lines, predicted)
-            entries.append(LabelThreshold(names[label], lines, *shares))
+                right = float(curve.right[point])
+                of_guesses, of_lines = right / float(curve.all[point]), right / float(number[label])
+                chance, predicted = float(curve.chance[point]), int(counts.all[point])
+                reached = (chance, of_guesses, of_lines, predicted)
+            entries.append(LabelThreshold(names[label], int(having[label]), *reached))
         return entries
 
     def of_labels(self, recall: float | None) -> tuple[NDArray[np.float64], ...]:
         """Return average precision, precision at a recall and its threshold per label, or NaN."""
-        return _read(self._each.curve(), self._labels, recall)
+        return _read(self._each.curve(), self._labels, recall, has_weights=self._has_weights)
 
     def of_all(self, recall: float | None) -> tuple[NDArray[np.float64], ...]:
         """Return the same three figures for all labels together."""
-        return _read(self._together.curve(), 1, recall)
+        return _read(self._together.curve(), 1, recall, has_weights=self._has_weights)
 
 
 def _bits(chances: NDArray[np.float32]) -> NDArray[np.uint64]:
     return np.ascontiguousarray(chances).view(np.uint32).astype(np.uint64)
 
 
-def _read(curve: _Curve, curves: int, recall: float | None) -> tuple[NDArray[np.float64], ...]:
+def _read(
+    curve: _Curve, curves: int, recall: float | None, *, has_weights: bool
+) -> tuple[NDArray[np.float64], ...]:
     number = np.zeros(curves)
     np.maximum.at(number, curve.curve, curve.right)
     goes_on = np.append(curve.curve[1:], -1) == curve.curve
     steps = curve.right - np.where(goes_on, np.append(curve.right[1:], 0), 0)
-    precision = _shares(curve.right, curve.all)
-    weights = _shares(steps * precision, number[curve.curve])
+    precision = shares(curve.right, curve.all)
+    weights = shares(steps * precision, number[curve.curve])
     average = np.where(number > 0, np.bincount(curve.curve, weights, curves), np.nan)
     best, threshold = np.full(curves, np.nan), np.full(curves, np.nan)
     if recall is not None:
-        reach = _reaching(curve, number, 0.0, recall)
+        reach = _reaching(curve, number, 0.0, recall, has_weights=has_weights)
         best[curve.curve[reach]] = precision[reach]
         threshold[curve.curve[reach]] = curve.chance[reach]
     return average, best, threshold
 
 
-def _shares(part: Floats, whole: Floats) -> Floats:
+def rounding_of(terms: int, *, has_weights: bool) -> float:
+    """How much smaller a share of sums of so many weights may come out, relatively.
+
+    Weights are float32: .1 is not ten times .01, though a share of lines is what it is.
+    """
+    eps = float(np.finfo(np.float32).eps + 2 * terms * np.finfo(np.float64).eps)
+    return eps if has_weights else 0.0
+
+
+def shares(part: Floats, whole: Floats) -> Floats:
     """Divide; 0 where the whole is 0, because all lines weigh 0."""
     return np.divide(part, whole, out=np.zeros_like(part), where=whole > 0)
 
 
-def _reaching(curve: _Curve, number: Floats, precision: float, recall: float) -> Counts:
+def _reaching(
+    curve: _Curve, number: Floats, precision: float, recall: float, *, has_weights: bool
+) -> Counts:
     """Return the points that reach a precision and a recall, each curve's best one last.
 
     The best has the highest precision if that is 0, else the highest recall; among equal ones it
     has the highest threshold.
     """
-    share_right = _shares(curve.right, curve.all)
-    share_found = _shares(curve.right, number[curve.curve])
-    reach = np.flatnonzero((share_right >= precision) & (share_found >= recall))
+    share_right = shares(curve.right, curve.all)
+    share_found = shares(curve.right, number[curve.curve])
+    rounded = 1 - rounding_of(len(curve.right), has_weights=has_weights)
+    reach = np.flatnonzero((share_right >= precision * rounded) & (share_found >= recall * rounded))
     best = share_found if precision else share_right
     return reach[np.lexsort((curve.chance[reach], best[reach], curve.curve[reach]))]
 

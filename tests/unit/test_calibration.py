@@ -626,3 +626,35 @@ def test_huge_scores_are_calibrated_without_a_warning(tmp_path):
     )
     text.write_text("__label__a w0\n__label__b w1\n__label__a w2\n", encoding="utf-8")
     assert calibrating.calibrate(path, text).calibration_error_before == pytest.approx(1 / 3)
+
+
+def test_weight_of_n_is_the_line_n_times_by_the_commands_too(tmp_path):
+    rng = np.random.default_rng(5)
+    drawn_label = lambda row, random: [random.choice(3, p=np.exp(row) / np.exp(row).sum())]  # noqa: E731
+    model, lines = drawn(tmp_path, rng.normal(0, 1, (90, 3)), drawn_label)
+    times = rng.integers(0, 4, 90)
+    rows = [(n, *line.rsplit(" ", 1)) for n, line in enumerate(lines.read_text().splitlines())]
+    often, weighed = tmp_path / "often.txt", tmp_path / "weighed.csv"
+    often.write_text("".join(f"{labels} {word}\n" * times[n] for n, labels, word in rows))
+    texts = [f'{word},"{labels}",{times[n] / 8}\n' for n, labels, word in rows]
+    weighed.write_text("text,label,weight\n" + "".join(texts).replace("__label__", ""))
+    columns = {"column": "text", "label_column": "label", "weight_column": "weight"}
+    options = [word for key, name in columns.items() for word in (f"--{key}", name)]
+    options = [word.replace("_", "-") for word in options]
+    found = [
+        json.loads(run("test", model, *args, "--at-recall", ".8", "--json").stdout)
+        for args in ([often], [weighed, *options])
+    ]
+    for name in ("precision_at_recall", "threshold", "average_precision", "f1"):
+        assert found[0][name] == pytest.approx(found[1][name], rel=1e-12)
+    plain, by_weight = (
+        snailps.calibrate(model, file, precision=0.6, **more)
+        for file, more in ((often, {}), (weighed, columns))
+    )
+    assert [
+        (one.label, one.precision, one.recall)
+        for one in sorted(plain.thresholds, key=lambda one: one.label)
+    ] == [
+        (one.label, one.precision, one.recall)
+        for one in sorted(by_weight.thresholds, key=lambda one: one.label)
+    ]

@@ -209,15 +209,10 @@ class ClassifierSettings(JobSettings):
         refuse_untested(self, where, TESTED_ON)
         if self.stop_by:
             try:
-                metric = Metric.of(self.stop_by)
+                Metric.of(self.stop_by)
             except DataError as error:
                 expected = str(error).removeprefix("metric: ")
                 raise ConfigError(f"{where('stop_by')}: {expected}") from None
-            if self.has_weights and not metric.reads_weights:
-                raise ConfigError(
-                    f"{where('stop_by')}: expected f1, macro-f1, accuracy or loss where texts or "
-                    f"labels have weights, which {metric.name} does not read; got {self.stop_by}"
-                )
         if self.calibrate and not (self.validation or self.held_out):
             raise ConfigError(
                 f"{where('calibrate')}: expected {tested_on(TESTED_ON)} as well: a temperature is "

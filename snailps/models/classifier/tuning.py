@@ -212,11 +212,10 @@ class Tuner:
                 "autotune: expected lines to judge trials by: give validation, a file of labelled "
                 "lines, or held_out, a share of the input"
             )
-        if base.has_weights and (shrink is not None or not metric.reads_weights):
+        if base.has_weights and shrink is not None:
             raise DataError(
-                "autotune: expected the metric f1 and no size where texts or labels have weights "
-                "(soft_labels, weight_column): of the others only macro-f1 and accuracy read "
-                "weights, and a quantised model is judged without. Leave metric and size out"
+                "autotune: expected no size where texts or labels have weights (soft_labels, "
+                "weight_column), without which a quantised model is judged. Leave size out"
             )
         if metric.name == LOSS:
             raise DataError(
