@@ -5,15 +5,17 @@ import itertools
 import numpy as np
 import pytest
 from attach import attach
+from probes import probes_of
 from replicas import Replicas, assert_equal, dump
 from shards import Shards
 
-from snailps import Table, Worker
+from snailps import Table, Worker, kernels
 from snailps.api.results import Results, write_tables
 from snailps.api.wire_choice import WireChoice
 from snailps.config import JobSettings
 from snailps.errors import ConfigError, MisuseError, RemoteError
 from snailps.local.table_export import export_tables
+from snailps.node.checks import row_bytes
 from snailps.serving.row_reader import RowReader
 
 U64, I64 = np.uint64, np.int64
@@ -28,6 +30,7 @@ every_method = pytest.mark.parametrize(("access", "dtype"), METHODS)
 # As floats: NaN that signals and that does not, of both signs, infinity, -0, the smallest; a copy
 # that takes one for a number, or a check that finds it, changes or refuses these.
 WORDS = (0x7F800001, 0xFFC00000, 0x7F800000, 0x80000000, 1)
+ENDS = [0, 1, (1 << 63) - 1, 1 << 63, ONES]
 BITS = [high << 32 | low for high, low in itertools.product(WORDS, repeat=2)]
 
 
@@ -115,6 +118,27 @@ def test_known_answers(shards, access, values, expected):
     model = worker_of(shards, table(access))
     model.push("t", [7, 7, 7], [[value] for value in values])
     assert model.pull("t", [7]).tolist() == [[expected]]
+
+
+@pytest.mark.parametrize("build", kernels.builds_available())
+@every_method
+def test_every_build_steps_the_same_at_any_address(access, dtype, build):
+    """Of lengths that leave each rest of a vector, from words that no integer is aligned to."""
+    rng, combine = np.random.default_rng(3), METHODS[access, dtype][0]
+    number, words = table(access, dtype).store_arguments()[1], np.zeros((2, 41), np.float32)
+    for dim in range(1, 21):
+        row, value = words[0, 1 : 1 + 2 * dim], words[1, 1 : 1 + 2 * dim]
+        row.view(dtype)[:], value.view(dtype)[:] = rng.choice(
+            np.array(BITS + ENDS, U64), (2, dim)
+        ).view(dtype)
+        expected = combine(row.view(dtype), value.view(dtype))
+        probes_of(build).apply_row(number, np.zeros(8, np.float32), row, value)
+        assert np.array_equal(row.view(dtype), expected)
+
+
+def test_memory_of_a_row_is_foreseen():
+    (floats, integers) = row_bytes([Table("f", 6), table(dim=3, dtype="int64")]).values()
+    assert integers == floats
 
 
 def test_signs_count_for_int64_and_not_for_uint64(shards):
