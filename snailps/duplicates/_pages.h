@@ -17,6 +17,9 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#ifdef __SSE2__
+#include <emmintrin.h>
+#endif
 
 #if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
 #error "words are hashed eight bytes at a time, as little-endian numbers"
@@ -42,6 +45,10 @@ static inline uint64_t snail_key(uint64_t key) {
     return key == SNAIL_NO_KEY ? key - 1 : key;
 }
 
+static inline uint64_t snail_turn(uint64_t x, int bits) {
+    return x << bits | x >> (64 - bits);
+}
+
 static inline uint32_t snail_mix32(uint32_t x) {
     x = (x ^ (x >> 16)) * 0x7FEB352Du;
     x = (x ^ (x >> 15)) * 0x846CA68Bu;
@@ -51,7 +58,7 @@ static inline uint32_t snail_mix32(uint32_t x) {
 /* What a page is worked on in; each array has room for the longest page of a batch. */
 typedef struct snail_desk {
     uint8_t *low;     /* the text in lower case, and 64 bytes more: eight at a time are read */
-    uint32_t *edges;  /* begin and end of each run of letters */
+    uint32_t *begins, *ends; /* of runs of letters */
     uint64_t *words;  /* hashes */
     uint64_t *sums;   /* of windows */
     uint32_t *grams;
@@ -61,7 +68,8 @@ typedef struct snail_desk {
 
 static void snail_close_desk(snail_desk *desk) {
     free(desk->low);
-    free(desk->edges);
+    free(desk->begins);
+    free(desk->ends);
     free(desk->words);
     free(desk->sums);
     free(desk->grams);
@@ -72,12 +80,13 @@ static void snail_close_desk(snail_desk *desk) {
 static int snail_open_desk(snail_desk *desk, int64_t bytes) {
     const size_t words = (size_t)bytes / 2 + 8; /* a word is a byte and a gap, or a character of three */
     desk->low = malloc((size_t)bytes + 192);
-    desk->edges = malloc(4 * (2 * words + 8));
+    desk->begins = malloc(4 * (words + 16));
+    desk->ends = malloc(4 * (words + 16));
     desk->words = malloc(8 * words);
     desk->sums = malloc(8 * words);
     desk->grams = malloc(4 * words);
     desk->sorted = malloc(4 * 3 * words);
-    return desk->low && desk->edges && desk->words && desk->sums && desk->grams && desk->sorted ? 0 : -1;
+    return desk->low && desk->begins && desk->ends && desk->words && desk->sums && desk->grams && desk->sorted ? 0 : -1;
 }
 
 /* ---- words -------------------------------------------------------------------------------------------- */
@@ -85,35 +94,49 @@ static int snail_open_desk(snail_desk *desk, int64_t bytes) {
 /* Lower case of 64 bytes; one bit for each byte of a word.  *high: nonzero if a byte may begin a character of
  * a script without spaces.  E2 begins none, but quotes and dashes, which every language has. */
 static inline uint64_t snail_classes(const uint8_t *restrict text, uint8_t *restrict low, uint8_t *restrict high) {
-    uint8_t is[64], any = 0;
+    uint8_t is[64], any = 0; /* the first bit of a byte of a word */
     uint64_t mask = 0;
     for (int i = 0; i < 64; i++) {
-        const uint8_t c = text[i], upper = c | 0x20, letter = (uint8_t)(upper - 'a') < 26;
-        low[i] = letter ? upper : c;
-        is[i] = letter | ((uint8_t)(c - '0') < 10) | (c >> 7);
-        any |= (c >= 0xE0) & (c != 0xE2);
+        const uint8_t c = text[i], upper = c | 0x20;
+        const uint8_t letter = (uint8_t)(upper - 'a') < 26 ? 0x80 : 0, digit = (uint8_t)(c - '0') < 10 ? 0x80 : 0;
+        low[i] = c | (letter >> 2);
+        is[i] = letter | digit | c;
+        any |= c >= 0xE0 && c != 0xE2;
     }
+#ifdef __SSE2__
+    for (int i = 0; i < 4; i++)
+        mask |= (uint64_t)_mm_movemask_epi8(_mm_loadu_si128((const __m128i *)(is + 16 * i))) << (16 * i);
+#else
     for (int i = 0; i < 8; i++) {
         uint64_t eight;
         memcpy(&eight, is + 8 * i, 8);
-        mask |= ((eight * 0x0102040810204080u) >> 56) << (8 * i);
+        mask |= (((eight >> 7 & 0x0101010101010101u) * 0x0102040810204080u) >> 56) << (8 * i);
     }
+#endif
     *high |= any;
     return mask;
 }
 
-static const uint64_t SNAIL_FIRST_BYTES[9] = {
-    0, 0xFF, 0xFFFF, 0xFFFFFF, 0xFFFFFFFF, 0xFFFFFFFFFF, 0xFFFFFFFFFFFF, 0xFFFFFFFFFFFFFF, ~(uint64_t)0,
+/* Masks of a word's first and second eight bytes: from [16 - length] and [24 - length] on. */
+#define SNAIL_ALL (~(uint64_t)0)
+static const uint64_t SNAIL_FIRST_BYTES[25] = {
+    SNAIL_ALL, SNAIL_ALL, SNAIL_ALL, SNAIL_ALL, SNAIL_ALL, SNAIL_ALL, SNAIL_ALL, SNAIL_ALL, SNAIL_ALL,
+    SNAIL_ALL >> 8, SNAIL_ALL >> 16, SNAIL_ALL >> 24, SNAIL_ALL >> 32, SNAIL_ALL >> 40, SNAIL_ALL >> 48, SNAIL_ALL >> 56,
+    0, 0, 0, 0, 0, 0, 0, 0, 0,
 };
 
+/* One multiplication for sixteen bytes, and no branch on whether a word has more than eight: nothing foresees it. */
 static inline uint64_t snail_word(const uint8_t *text, uint64_t length) {
-    uint64_t eight, hash = SNAIL_RADIX ^ length;
-    for (; length > 8; length -= 8, text += 8) {
-        memcpy(&eight, text, 8);
-        hash = snail_fold(hash ^ eight, 0xA0761D6478BD642Fu);
+    uint64_t first, second, hash = SNAIL_RADIX ^ length;
+    for (; __builtin_expect(length > 16, 0); length -= 16, text += 16) {
+        memcpy(&first, text, 8);
+        memcpy(&second, text + 8, 8);
+        hash = snail_fold(hash ^ first, 0xA0761D6478BD642Fu ^ second);
     }
-    memcpy(&eight, text, 8);
-    return snail_fold(hash ^ (eight & SNAIL_FIRST_BYTES[length]), 0xE7037ED1A0B428DBu);
+    memcpy(&first, text, 8);
+    memcpy(&second, text + 8, 8);
+    return snail_fold(hash ^ (first & SNAIL_FIRST_BYTES[16 - length]),
+                      0xE7037ED1A0B428DBu ^ (second & SNAIL_FIRST_BYTES[24 - length]));
 }
 
 /* Whether a character belongs to a script without spaces between words: by blocks of Unicode. */
@@ -157,10 +180,11 @@ static int64_t snail_run_words(const uint8_t *text, int64_t size, uint64_t *word
     return count;
 }
 
-/* Begins and ends of the runs of letters of a page; how many of both. *high as in snail_classes. */
+/* Where the runs of letters of a page begin and end; how many. *high as in snail_classes. */
 static inline int64_t snail_find_runs(const uint8_t *text, int64_t size, snail_desk *desk, uint8_t *high) {
-    uint32_t *restrict edges = desk->edges;
-    int64_t count = 0;
+    uint32_t *restrict begins = desk->begins, *restrict ends = desk->ends;
+    const uint64_t beyond = (uint64_t)1 << 63; /* of what is written too much: it is written over */
+    int64_t begun = 0, ended = 0;
     uint64_t last = 0;
     for (int64_t at = 0; at < size; at += 64) {
         uint8_t tail[64];
@@ -171,76 +195,83 @@ static inline int64_t snail_find_runs(const uint8_t *text, int64_t size, snail_d
             block = tail;
         }
         const uint64_t mask = snail_classes(block, desk->low + at, high);
-        uint64_t changes = mask ^ (mask << 1 | last);
+        const uint64_t before = mask << 1 | last;
+        uint64_t begin = mask & ~before, end = before & ~mask;
+        uint32_t *restrict to_begins = begins + begun, *restrict to_ends = ends + ended;
         last = mask >> 63;
-        const int many = __builtin_popcountll(changes);
-        for (int k = 0; k < many; k += 4) /* four at a time, up to three too many */
-            for (int j = 0; j < 4; j++) {
-                edges[count + k + j] = (uint32_t)at + (changes ? (uint32_t)__builtin_ctzll(changes) : 0);
-                changes &= changes - 1;
+        begun += __builtin_popcountll(begin);
+        ended = begun - (int64_t)last;
+        do { /* eight at a time, as how many there are is not foreseen */
+            for (int k = 0; k < 8; k++) {
+                to_begins[k] = (uint32_t)at + (uint32_t)__builtin_ctzll(begin | beyond);
+                to_ends[k] = (uint32_t)at + (uint32_t)__builtin_ctzll(end | beyond);
+                begin &= begin - 1;
+                end &= end - 1;
             }
-        count += many;
+            to_begins += 8;
+            to_ends += 8;
+        } while (begin | end);
     }
-    if (last) edges[count++] = (uint32_t)size;
-    return count;
+    if (last) ends[ended++] = (uint32_t)size;
+    return begun;
 }
 
-/* Adds a word to the 128 bits of a sequence.  Once two sequences differ in the second half they stay so while
+/* Adds two words to the 128 bits of a sequence.  Once two sequences differ in the second half they stay so while
  * their first halves agree. */
-#define SNAIL_ADD_WORD(first, second, word)                                                  \
-    do {                                                                                     \
-        const unsigned __int128 product_ = (unsigned __int128)((first) ^ (word)) * 0xD6E8FEB86659FD93u; \
-        first = (uint64_t)product_ ^ (uint64_t)(product_ >> 64);                             \
-        second = ((second) << 29 | (second) >> 35) + (uint64_t)product_;                     \
-    } while (0)
+static inline void snail_add_words(uint64_t exact[2], uint64_t word, uint64_t next) {
+    const unsigned __int128 product = (unsigned __int128)(exact[0] ^ word) * (0xD6E8FEB86659FD93u ^ next);
+    exact[0] = (uint64_t)product ^ (uint64_t)(product >> 64);
+    exact[1] = snail_turn(exact[1], 29) + (uint64_t)product;
+}
 
-/* Hashes of the words of a page, in `desk->words`; their number.  The sequence in `desk->exact`. */
+/* Hashes of the words of a page, in `desk->words`, and two of no word; their number.  The sequence in
+ * `desk->exact`. */
 static int64_t snail_read_words(const uint8_t *text, int64_t size, snail_desk *desk) {
     uint64_t *restrict words = desk->words;
     uint8_t high = 0;
-    const int64_t runs = snail_find_runs(text, size, desk, &high) / 2;
-    const uint32_t *restrict edges = desk->edges;
+    const int64_t runs = snail_find_runs(text, size, desk, &high);
+    const uint32_t *restrict begins = desk->begins, *restrict ends = desk->ends;
     const uint8_t *low = desk->low;
-    uint64_t first = SNAIL_RADIX, second = 0;
-    int64_t count = runs;
-    memset(desk->low + size, 0, 8);
-    if (high) {
-        count = 0;
+    uint64_t exact[2] = {SNAIL_RADIX, 0};
+    int64_t count = 0, added = 0;
+    memset(desk->low + size, 0, 16);
+    if (high)
         for (int64_t i = 0; i < runs; i++)
-            count += snail_run_words(low + edges[2 * i], edges[2 * i + 1] - edges[2 * i], words + count);
-        for (int64_t i = 0; i < count; i++) SNAIL_ADD_WORD(first, second, words[i]);
-    } else
-        for (int64_t i = 0; i < runs; i++) {
-            const uint64_t word = snail_word(low + edges[2 * i], edges[2 * i + 1] - edges[2 * i]);
-            words[i] = word;
-            SNAIL_ADD_WORD(first, second, word); /* waits less here than the hash of the next word takes */
+            count += snail_run_words(low + begins[i], ends[i] - begins[i], words + count);
+    else
+        for (; count + 1 < runs; count += 2, added += 2) {
+            words[count] = snail_word(low + begins[count], ends[count] - begins[count]);
+            words[count + 1] = snail_word(low + begins[count + 1], ends[count + 1] - begins[count + 1]);
+            snail_add_words(exact, words[count], words[count + 1]);
         }
-    desk->exact[0] = count ? snail_key(snail_mix(first ^ (uint64_t)count)) : 0; /* a key, too */
-    desk->exact[1] = count ? snail_mix(second + (uint64_t)count) : 0;
+    if (count < runs) words[count] = snail_word(low + begins[count], ends[count] - begins[count]), count++;
+    words[count] = words[count + 1] = 0;
+    for (; added < count; added += 2) snail_add_words(exact, words[added], words[added + 1]);
+    desk->exact[0] = count ? snail_key(snail_mix(exact[0] ^ (uint64_t)count)) : 0; /* a key, too */
+    desk->exact[1] = count ? snail_mix(exact[1] + (uint64_t)count) : 0;
     return count;
 }
 
 /* ---- 3-grams ------------------------------------------------------------------------------------------ */
 
-/* 32-bit hashes of three words in a row, in `desk->grams`; one of all words where there are fewer. */
+/* 32-bit hashes of three words in a row, in `desk->grams`; one of all words where there are fewer.  Words are as
+ * good as random, so their sum is; each is turned by its place. */
 static int64_t snail_grams(snail_desk *desk, int64_t count) {
     const uint64_t *restrict words = desk->words;
-    uint32_t *restrict low = desk->sorted, *restrict grams = desk->grams;
+    uint32_t *restrict grams = desk->grams;
     const int64_t many = count > 2 ? count - 2 : count > 0;
-    for (int64_t i = 0; i < count; i++) low[i] = (uint32_t)words[i];
-    low[count] = low[count + 1] = low[count + 2] = 0;
     for (int64_t i = 0; i < many; i++)
-        grams[i] = snail_mix32(low[i] * 0x9E3779B1u + low[i + 1] * 0x85EBCA77u + low[i + 2] * 0xC2B2AE3Du);
+        grams[i] = (uint32_t)((words[i] + snail_turn(words[i + 1], 21) + snail_turn(words[i + 2], 42)) >> 32);
     return many;
 }
 
 /* Sorts hashes and removes repeated ones; how many stay.  They are grouped by their first bits into as many
- * buckets as there are hashes or fewer; then insertion moves each by a place or two, as hashes are random.
+ * buckets as there are hashes or more; then insertion moves each by a place or two, as hashes are random.
  * What repeats is removed by insertion too, so that a page of one word does not take the square of its length. */
 static int64_t snail_distinct(snail_desk *desk, int64_t count) {
     uint32_t *restrict grams = desk->grams, *restrict sorted = desk->sorted, *restrict places = sorted + count;
     int bits = 1;
-    while (((int64_t)2 << bits) < count) bits++;
+    while (((int64_t)1 << bits) < count) bits++;
     const int shift = 32 - bits;
     memset(places, 0, (size_t)4 << bits);
     for (int64_t i = 0; i < count; i++) places[grams[i] >> shift]++;
@@ -280,17 +311,38 @@ static int64_t snail_shared_few(const uint32_t *few, int64_t few_size, const uin
     return same;
 }
 
-/* Size of the intersection of two sets, both ascending. */
+/* How many of a set are less than a value. */
+static inline int64_t snail_below(const uint32_t *set, int64_t size, uint32_t value) {
+    int64_t from = 0;
+    while (from < size) {
+        const int64_t middle = from + (size - from) / 2;
+        if (set[middle] < value) from = middle + 1;
+        else size = middle;
+    }
+    return from;
+}
+
+#define SNAIL_MERGE_STEP(i, j)         \
+    do {                               \
+        const uint32_t x = a[i], y = b[j]; \
+        same += x == y;                \
+        i += x <= y;                   \
+        j += y <= x;                   \
+    } while (0)
+
+/* Size of the intersection of two sets, both ascending.  Two merges at a time, of what is below the middle of the
+ * first set and of the rest: a step waits for the one before it. */
 static int64_t snail_shared(const uint32_t *a, int64_t a_size, const uint32_t *b, int64_t b_size) {
     if (a_size < b_size / 16) return snail_shared_few(a, a_size, b, b_size);
     if (b_size < a_size / 16) return snail_shared_few(b, b_size, a, a_size);
-    int64_t i = 0, j = 0, same = 0;
-    while (i < a_size && j < b_size) {
-        const uint32_t x = a[i], y = b[j];
-        same += x == y;
-        i += x <= y;
-        j += y <= x;
+    const int64_t a_end = a_size / 2, b_end = a_size ? snail_below(b, b_size, a[a_end]) : 0;
+    int64_t i = 0, j = 0, k = a_end, l = b_end, same = 0;
+    while (i < a_end && j < b_end && k < a_size && l < b_size) {
+        SNAIL_MERGE_STEP(i, j);
+        SNAIL_MERGE_STEP(k, l);
     }
+    while (i < a_end && j < b_end) SNAIL_MERGE_STEP(i, j);
+    while (k < a_size && l < b_size) SNAIL_MERGE_STEP(k, l);
     return same;
 }
 
@@ -353,6 +405,62 @@ static void snail_fill_bins(const snail_key_plan *plan, const uint32_t *grams, i
         }
 }
 
+/* Keeps a value if it is among the least `most` different ones, which ascend; how many there are. */
+static inline int snail_offer(uint64_t *least, int most, int used, uint64_t value) {
+    if (value >= least[most - 1]) return used; /* SNAIL_NO_KEY while there is room */
+    int to = used;
+    while (to > 0 && least[to - 1] > value) to--;
+    if (to > 0 && least[to - 1] == value) return used;
+    used += used < most;
+    for (int k = used - 1; k > to; k--) least[k] = least[k - 1];
+    least[to] = value;
+    return used;
+}
+
+/* Writes the sums of windows (as in snail_roll, turned over by `order`) that are below `bound`; how many.  Two
+ * walks at a time, each over a half of the windows, as a step waits for the one before it; without a branch. */
+static int64_t snail_low_windows(const snail_key_plan *plan, const uint64_t *words, int64_t many, uint64_t bound,
+                                 uint64_t *restrict low) {
+    const int64_t size = plan->window, half = many / 2;
+    const uint64_t power = plan->power, order = plan->order;
+    uint64_t sum = 0, other = 0;
+    int64_t used = 0;
+    for (int64_t i = 0; i + 1 < size; i++) {
+        sum = sum * SNAIL_RADIX + words[i];
+        other = other * SNAIL_RADIX + words[half + i];
+    }
+    uint64_t gone = 0, other_gone = 0; /* the words that a window leaves */
+    for (int64_t i = 0; i < half; i++) {
+        sum = sum * SNAIL_RADIX + (words[i + size - 1] - gone * power);
+        other = other * SNAIL_RADIX + (words[half + i + size - 1] - other_gone * power);
+        gone = words[i];
+        other_gone = words[half + i];
+        low[used] = sum ^ order;
+        used += (sum ^ order) < bound;
+        low[used] = other ^ order;
+        used += (other ^ order) < bound;
+    }
+    if (many % 2) { /* the last one, of the second walk */
+        other = other * SNAIL_RADIX + (words[many + size - 2] - other_gone * power);
+        low[used] = other ^ order;
+        used += (other ^ order) < bound;
+    }
+    return used;
+}
+
+/* The least windows; how many.  A few times as many as are wanted lie below a bound that random sums would give;
+ * where they do not, as in a page of one sentence, all are looked at. */
+static int snail_least_windows(const snail_key_plan *plan, snail_desk *desk, int64_t count, uint64_t *least) {
+    const int64_t many = count - plan->window + 1, wanted = 3 * (int64_t)plan->windows;
+    if (many < 1) return 0;
+    uint64_t bound = many > wanted ? SNAIL_NO_KEY / (uint64_t)many * (uint64_t)wanted : SNAIL_NO_KEY;
+    for (int used = 0;; bound = SNAIL_NO_KEY) {
+        const int64_t low = snail_low_windows(plan, desk->words, many, bound, desk->sums);
+        for (int64_t i = 0; i < low; i++) used = snail_offer(least, plan->windows, used, desk->sums[i]);
+        if (used == plan->windows || bound == SNAIL_NO_KEY) return used;
+    }
+}
+
 /* The keys of a page of `count` words: bands, then windows in ascending order of their sums times `order`. */
 static void snail_page_keys(const snail_key_plan *plan, snail_desk *desk, int64_t count, uint64_t *keys) {
     const int all = plan->bands + plan->windows;
@@ -362,26 +470,16 @@ static void snail_page_keys(const snail_key_plan *plan, snail_desk *desk, int64_
     const uint32_t *bins = plan->bins + plan->bands * plan->rows;
     for (int band = 0; band < plan->bands; band++) {
         uint64_t hash = SNAIL_RADIX * (uint64_t)(band + 1);
-        for (int row = 0; row < plan->rows; row++)
-            hash = snail_fold(hash ^ bins[band * plan->rows + row], 0xA0761D6478BD642Fu + (uint64_t)row);
+        for (int row = 0; row < plan->rows; row += 2) { /* two of 32 bits at a time */
+            const uint64_t next = row + 1 < plan->rows ? bins[row + 1] : 0;
+            hash = snail_fold(hash ^ (bins[row] | next << 32), 0xA0761D6478BD642Fu + (uint64_t)row);
+        }
+        bins += plan->rows;
         keys[band] = snail_key(snail_mix(hash));
     }
     if (!plan->windows) return;
-    uint64_t *restrict least = keys + plan->bands;
-    const int64_t many = snail_roll(desk, count, plan->window, plan->power);
-    const uint64_t *restrict sums = desk->sums;
-    const int most = plan->windows;
-    int used = 0;
-    for (int64_t i = 0; i < many; i++) {
-        const uint64_t value = sums[i] * plan->order;
-        if (value >= least[most - 1]) continue; /* SNAIL_NO_KEY while there is room */
-        int to = used;
-        while (to > 0 && least[to - 1] > value) to--;
-        if (to > 0 && least[to - 1] == value) continue;
-        if (used < most) used++;
-        for (int k = used - 1; k > to; k--) least[k] = least[k - 1];
-        least[to] = value;
-    }
+    uint64_t *least = keys + plan->bands;
+    const int used = snail_least_windows(plan, desk, count, least);
     for (int k = 0; k < used; k++) least[k] = snail_key(snail_mix(least[k] + (uint64_t)plan->window));
 }
 
@@ -397,7 +495,7 @@ typedef struct snail_benchmark {
     uint64_t *filter;         /* 2^filter_bits words of 64 bits: two of one word are set for a window's beginning */
     uint8_t *lengths;         /* whether a window of so many words exists */
     int cell_bits, filter_bits;
-    int64_t window, shortest;
+    int64_t window, shortest, longest; /* longest: of the windows that exist */
     uint64_t power;           /* radix^shortest */
 } snail_benchmark;
 
@@ -421,6 +519,7 @@ static void snail_add_line(snail_benchmark *lines, const uint64_t *words, int64_
     const int64_t length = count < lines->window ? count : lines->window;
     if (count < lines->shortest) return;
     lines->lengths[length] = 1;
+    if (length > lines->longest) lines->longest = length;
     for (int64_t at = 0; at + length <= count; at++) {
         uint64_t sum = 0, bits;
         for (int64_t i = 0; i < length; i++) {
@@ -442,7 +541,7 @@ static int64_t snail_covered(const snail_benchmark *lines, snail_desk *desk, int
     for (int64_t at = 0; at < many; at++) {
         uint64_t bits, sum = desk->sums[at];
         if ((*snail_filter_place(lines, sum, &bits) & bits) != bits) continue;
-        for (int64_t length = lines->shortest; length <= lines->window; length++) {
+        for (int64_t length = lines->shortest; length <= lines->longest; length++) {
             if (length > lines->shortest) sum = sum * SNAIL_RADIX + words[at + length - 1];
             if (lines->lengths[length]) {
                 const snail_line_window *cell = snail_find_window(lines, sum, length);

@@ -56,6 +56,7 @@ cdef extern from "_pages.h" nogil:
         int filter_bits
         int64_t window
         int64_t shortest
+        int64_t longest
         uint64_t power
     void add_line "snail_add_line"(Benchmark *lines, const uint64_t *words, int64_t count, uint32_t line)
     int64_t covered "snail_covered"(const Benchmark *lines, Desk *desk, int64_t count, uint32_t page,
@@ -209,7 +210,7 @@ cdef class PageKeys:
         self.steps = np.array([coprime_step(bin, bands * rows) for bin in range(bands * rows)], np.uint32)
         steps = self.steps
         self.plan = KeyPlan(bands, rows, windows, window, <uint32_t>mix(first + 1) | 1, <uint32_t>mix(first + 2),
-                            mix(first + 3) | 1, power(window), NULL, &steps[0])
+                            mix(first + 3), power(window), NULL, &steps[0])
 
     @property
     def count(self) -> int:
@@ -478,6 +479,7 @@ cdef class BenchmarkWindows:
         pages = Pages(data, begin)
         self.count, self.short, self.window, self.shortest = pages.count, 0, window, shortest
         self.lines.window, self.lines.shortest, self.lines.power = window, shortest, power(shortest)
+        self.lines.longest = 0
         count = 0
         with nogil:
             for line in range(pages.count):

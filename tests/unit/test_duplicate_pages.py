@@ -81,6 +81,18 @@ def test_words_known_answers(text, words):
     assert found.exact.tolist() == [twin.exact(text)]
 
 
+def test_numbers_of_a_page_never_change():
+    # Stored keys and indices of earlier dumps are compared with these: to change them breaks those.
+    found = PageKeys(bands=2, rows=3, windows=2, window=4, seed=7).of(
+        *batch([b"Near-duplicates are found by the words of a page, and by its windows."])
+    )
+    assert found.words.tolist() == [14]
+    assert found.exact.tolist() == [[0x12CBCC65E2E2DE4F, 0xA0EE307705B487CC]]
+    assert found.keys.tolist() == [
+        [0x7F45CB45B2CF848C, 0x6909DC780D61D27E, 0xBF900DAF7648DC2B, 0x9D7EACD1C5408133]
+    ]
+
+
 @given(st.lists(anything, max_size=6))
 @examples(60)
 def test_pages_agree_with_the_definitions(texts):

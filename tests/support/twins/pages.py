@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
+from itertools import zip_longest
 
 ALL = 2**64 - 1
 NO_KEY = ALL
@@ -35,6 +36,10 @@ def fold(a: int, b: int) -> int:
     return product & ALL ^ product >> 64
 
 
+def turned(x: int, bits: int) -> int:
+    return (x << bits | x >> 64 - bits) & ALL
+
+
 def mix(z: int) -> int:
     z &= ALL
     z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9 & ALL
@@ -50,11 +55,14 @@ def mix32(x: int) -> int:
 
 
 def word_hash(word: bytes) -> int:
-    pieces = [word[at : at + 8] for at in range(0, len(word), 8)]
     value = 0x9E3779B97F4A7C15 ^ len(word)
-    for piece in pieces[:-1]:
-        value = fold(value ^ int.from_bytes(piece, "little"), 0xA0761D6478BD642F)
-    return fold(value ^ int.from_bytes(pieces[-1], "little"), 0xE7037ED1A0B428DB)
+    for at in range(0, len(word), 16):
+        first, second = (int.from_bytes(word[at + k : at + k + 8], "little") for k in (0, 8))
+        is_last = at + 16 >= len(word)
+        value = fold(
+            value ^ first, (0xE7037ED1A0B428DB if is_last else 0xA0761D6478BD642F) ^ second
+        )
+    return value
 
 
 def hashes(text: bytes) -> list[int]:
@@ -63,10 +71,10 @@ def hashes(text: bytes) -> list[int]:
 
 def exact(text: bytes) -> list[int]:
     first, second, found = 0x9E3779B97F4A7C15, 0, hashes(text)
-    for word in found:
-        product = (first ^ word) * 0xD6E8FEB86659FD93
+    for word, after in zip_longest(found[::2], found[1::2], fillvalue=0):
+        product = (first ^ word) * (0xD6E8FEB86659FD93 ^ after)
         first = product & ALL ^ product >> 64
-        second = ((second << 29 | second >> 35) + product) & ALL
+        second = (turned(second, 29) + product) & ALL
     return [mix(first ^ len(found)), mix(second + len(found))] if found else [0, 0]
 
 
@@ -74,8 +82,7 @@ def grams(text: bytes) -> list[int]:
     """Of each three words in a row; of all words where there are one or two."""
     found = hashes(text)
     runs = [found[at : at + 3] for at in range(len(found) - 2)] or [found] * bool(found)
-    factors = (0x9E3779B1, 0x85EBCA77, 0xC2B2AE3D)
-    return [mix32(sum(a * b for a, b in zip(run, factors, strict=False))) for run in runs]
+    return [(sum(turned(word, 21 * at) for at, word in enumerate(run)) & ALL) >> 32 for run in runs]
 
 
 def gram_set(text: bytes) -> list[int]:
@@ -112,8 +119,10 @@ def band_keys(text: bytes, bands: int, rows: int, seed: int) -> list[int]:
     found, least = [], bins(values, bands * rows, seed)
     for band in range(bands):
         value = 0x9E3779B97F4A7C15 * (band + 1) & ALL
-        for row in range(rows):
-            value = fold(value ^ least[band * rows + row], 0xA0761D6478BD642F + row)
+        own = least[band * rows : (band + 1) * rows]
+        for row in range(0, rows, 2):
+            pair = sum(value << 32 * at for at, value in enumerate(own[row : row + 2]))
+            value = fold(value ^ pair, 0xA0761D6478BD642F + row)
         found.append(mix(value))
     return found
 
@@ -127,8 +136,8 @@ def window_sum(run: Sequence[int]) -> int:
 
 def window_keys(text: bytes, windows: int, size: int, seed: int) -> list[int]:
     found = hashes(text)
-    order = mix(mix(seed) + 3) | 1
-    sums = {window_sum(found[at : at + size]) * order & ALL for at in range(len(found) - size + 1)}
+    order = mix(mix(seed) + 3)
+    sums = {window_sum(found[at : at + size]) ^ order for at in range(len(found) - size + 1)}
     keys = [mix(value + size) for value in sorted(sums)[:windows]]
     return keys + [NO_KEY] * (windows - len(keys))
 
