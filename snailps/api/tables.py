@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -214,7 +214,8 @@ class Table:
     dtype : str
         Type of the values: ``float32``; or ``uint64`` or ``int64``, for ``min``, ``max`` and
         ``or``, of which a push may come twice and in any order.  Rows of integers keep all bits, in
-        memory, on the network and in files.
+        memory, on the network and in files; they take no other `wire`, `track`, `admit_after`,
+        `rows_max` or `age_max` than the defaults.
     beta1, beta2 : float
         Adam's decay of the two moments; `beta1` is also momentum's decay.
     l1, l2 : float
@@ -343,24 +344,19 @@ class Table:
                 raise refuse(field, f"a whole number from 0 to {most:,}", value)
         if type(self.finite) is not bool:
             raise refuse("finite", "True or False", self.finite)
-        if integers:
-            self._check_integers(refuse)
-        if self.admit_after > 1 and (self.in_python or self.access == "average"):
-            raise refuse("admit_after", f"0 for access {self.access!r}", self.admit_after)
-        if self.rows_max and self.access == "average":
-            raise refuse("rows_max", "0 for access 'average'", self.rows_max)
-        if self.age_max and self.access == "average":
-            raise refuse("age_max", "0 for access 'average'", self.age_max)
-
-    def _check_integers(self, refuse: Callable[[str, str, object], ConfigError]) -> None:
-        """Refuse what would round integers, or would forget values that rows have seen: then a row
-        would depend on the order of its pushes, and on how often one came."""
-        for field, wanted in (
-            ("wire", "float32"), ("track", ""), ("admit_after", 0), ("rows_max", 0), ("age_max", 0),
-        ):  # fmt: skip
-            value = getattr(self, field)
-            if value != wanted and not (field == "admit_after" and value == 1):
-                raise refuse(field, f"{wanted!r} for rows of {self.dtype}", value)
+        # Integers are not rounded, and forget no push: a row would depend on the order of its pushes
+        # then, and on how often one came.
+        keeps_all = integers or self.access == "average"
+        for field, expected, refused in (
+            ("admit_after", "0", (keeps_all or self.in_python) and self.admit_after > 1),
+            ("rows_max", "0", keeps_all and self.rows_max),
+            ("age_max", "0", keeps_all and self.age_max),
+            ("track", "''", integers and self.track),
+            ("wire", "float32", integers and self.wire != "float32"),
+        ):
+            if refused:
+                whose = f"rows of {self.dtype}" if integers else f"access {self.access!r}"
+                raise refuse(field, f"{expected} for {whose}", getattr(self, field))
 
     def to_dict(self) -> dict[str, Any]:
         """Give the declaration as plain values, for a message."""
