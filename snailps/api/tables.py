@@ -344,8 +344,8 @@ class Table:
                 raise refuse(field, f"a whole number from 0 to {most:,}", value)
         if type(self.finite) is not bool:
             raise refuse("finite", "True or False", self.finite)
-        # Integers are not rounded, and forget no push: a row would depend on the order of its pushes
-        # then, and on how often one came.
+        # Integers are not rounded, and forget no push: a row would depend on the order of its
+        # pushes then, and on how often one came.
         keeps_all = integers or self.access == "average"
         for field, expected, refused in (
             ("admit_after", "0", (keeps_all or self.in_python) and self.admit_after > 1),
