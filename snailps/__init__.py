@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from snailps.config import JobSettings, setting
     from snailps.data.matrix_writer import write_matrix
     from snailps.data.pipeline import Stage
+    from snailps.duplicates.dedup import dedup
     from snailps.errors import ConvergenceWarning, SnailError
     from snailps.estimators import *  # noqa: F403
     from snailps.estimators.loading import load
@@ -66,6 +67,7 @@ __all__ = [
     "calibrate",
     "cluster",
     "connect",
+    "dedup",
     "default_cluster",
     "load",
     "local_cluster",
@@ -83,6 +85,7 @@ _HOMES = {
     "config": ("JobSettings", "setting"),
     "data.matrix_writer": ("write_matrix",),
     "data.pipeline": ("Stage",),
+    "duplicates.dedup": ("dedup",),
     "errors": ("ConvergenceWarning", "SnailError"),
     "estimators.loading": ("load",),
     "estimators.quantizing": ("quantize",),

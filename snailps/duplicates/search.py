@@ -1,0 +1,331 @@
+"""Which pages of a collection does a kept page cover?  Keys find pairs, complete sets judge them.
+
+    texts -> facts_of -> PageFacts -> pairs_of -> Pairs -> texts of `Pairs.pages` again -> PageSets
+    Pairs, PageSets -> verified -> Overlaps -> judged(keeps) -> Judged: what each page has, and kept
+
+Pages have an order: the longest first, then the least number.  The first page of a key is its
+anchor.  A page is judged by the *kept* ones among its anchors, each of them before it in the order,
+so a page that is removed always has a kept cover, and chains of similar pages end.  Every step is
+a function of the pages alone: threads, and the sizes of batches, change nothing.
+Must not know where texts come from, nor what removes a page.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import accumulate
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from snailps.data.in_order import in_order
+from snailps.duplicates._pages import NO_KEY, KeyTable, PageKeys, sets_of, shared_grams
+from snailps.errors import ConfigError
+from snailps.files.atomic import free_bytes, human_bytes, write_error
+from snailps.vectors.texts import WholeLines, pieces_of
+
+Ints = NDArray[np.int64]
+Mask = NDArray[np.bool_]
+NUMBER_BITS = 40
+WORDS_MAX = (1 << 24) - 1
+"""A row of the table: 24 bits of inverted length, then the page's number.  The least one wins."""
+CHUNK_PAGES = 1 << 14
+"""Pages whose keys one thread takes at a time."""
+CHUNK_PAIRS = 1 << 12
+PAGE_BYTES = 320
+"""Memory a page, about: keys' filters and rows, pairs, lengths and hashes; not its keys."""
+
+
+class PageFacts(NamedTuple):
+    """Of consecutive pages: keys, uint64[pages, ...]; hash of all words, uint64[pages, 2]; words.
+
+    The last key is the hash of all words: so equal pages meet even where longer pages have the
+    same 3-grams, and `exact` misses none.
+    """
+
+    keys: NDArray[np.uint64]
+    exact: NDArray[np.uint64]
+    words: NDArray[np.uint32]
+
+
+class Pairs(NamedTuple):
+    """Pages and their anchors, each pair once, sorted by page; `equal`: of the same words."""
+
+    page: Ints
+    anchor: Ints
+    equal: Mask
+
+    @property
+    def pages(self) -> Ints:
+        """Pages whose sets are to be compared, ascending."""
+        open_pairs = ~self.equal
+        return np.unique(np.concatenate([self.page[open_pairs], self.anchor[open_pairs]]))
+
+
+class Overlaps(NamedTuple):
+    """Pairs, with the shares of 3-grams: of the page's own in the anchor, and of both together."""
+
+    page: Ints
+    anchor: Ints
+    equal: Mask
+    contained: NDArray[np.float32]
+    near: NDArray[np.float32]
+
+
+class Judged(NamedTuple):
+    """By page: the most that a kept anchor has of it; `of`: the anchor, -1 if there is none."""
+
+    contained: NDArray[np.float32]
+    near: NDArray[np.float32]
+    exact: Mask
+    of: Ints
+    kept: Mask
+
+    @classmethod
+    def none(cls, pages: int) -> Judged:
+        return cls(
+            np.zeros(pages, np.float32), np.zeros(pages, np.float32), np.zeros(pages, bool),
+            np.full(pages, -1), np.zeros(pages, bool),
+        )  # fmt: skip
+
+    def covers(self) -> Ints:
+        """By page, how many removed pages it is the cover of."""
+        removed = self.of[~self.kept & (self.of >= 0)]
+        return np.bincount(removed, minlength=len(self.of))
+
+
+def batches_of(texts: object) -> Iterator[tuple[NDArray[np.uint8], Ints]]:
+    """Bytes of texts, and where each begins, in pieces for one thread."""
+    return map(_batch, pieces_of(texts, what="text"))
+
+
+def _batch(piece: WholeLines) -> tuple[NDArray[np.uint8], Ints]:
+    data = np.frombuffer(piece.data, np.uint8)
+    if piece.offsets is not None:
+        return data, piece.offsets
+    # A line keeps its newline: no word has one.
+    begins: Ints = np.concatenate([[0], np.flatnonzero(data == ord("\n")) + 1])
+    return data, begins[: piece.lines + 1]
+
+
+def facts_of(batch: tuple[NDArray[np.uint8], Ints], page_keys: PageKeys) -> PageFacts:
+    """What the search needs of pages beside their sets."""
+    keys, exact, words = page_keys.of(*batch)
+    whole = np.where(words > 0, exact[:, 0], np.uint64(NO_KEY))
+    return PageFacts(np.column_stack([keys, whole]), exact, words)
+
+
+def order_of(words: NDArray[np.uint32], first: int = 0) -> NDArray[np.uint64]:
+    """Places of consecutive pages in the order; `first`: the number of the first one."""
+    shorter = np.uint64(WORDS_MAX) - np.minimum(words, WORDS_MAX).astype(np.uint64)
+    numbers = np.arange(first, first + len(words), dtype=np.uint64)
+    return shorter << np.uint64(NUMBER_BITS) | numbers
+
+
+def pairs_of(facts: Sequence[PageFacts], threads: int) -> Pairs:
+    """Each page with the anchors of its keys.  `facts`: in the order of the pages' numbers."""
+    parts = [part for whole in facts for part in _parts(whole)]
+    firsts = [0, *accumulate(len(part.words) for part in parts)]
+    chunks = list(zip(firsts, parts, strict=False))
+    table = KeyTable(max(1, sum(part.keys.size for part in parts)))
+
+    def note(chunk: tuple[int, PageFacts]) -> None:
+        table.note(np.ravel(chunk[1].keys))
+
+    def push(chunk: tuple[int, PageFacts]) -> None:
+        first, part = chunk
+        values = np.repeat(order_of(part.words, first), part.keys.shape[1])
+        table.push(np.ravel(part.keys), values)
+
+    def pull(chunk: tuple[int, PageFacts]) -> tuple[Ints, Ints]:
+        first, part = chunk
+        values = table.pull(np.ravel(part.keys)).reshape(part.keys.shape)
+        own = np.arange(first, first + len(part.words))[:, None]
+        numbers = (values & np.uint64((1 << NUMBER_BITS) - 1)).astype(np.int64)
+        anchors = np.sort(np.where(values == np.uint64(NO_KEY), own, numbers), axis=1)
+        is_new = np.ones(anchors.shape, bool)
+        is_new[:, 1:] = anchors[:, 1:] != anchors[:, :-1]
+        rows, columns = np.nonzero(is_new & (anchors != own))
+        return rows + first, anchors[rows, columns]
+
+    # A key gets its row only once all pages were noted, and is asked for once all were pushed.
+    for step in (note, push):
+        for _ in in_order(step, chunks, threads):
+            pass
+    found = list(in_order(pull, chunks, threads)) or [(np.empty(0, np.int64),) * 2]
+    page, anchor = (np.concatenate([pair[side] for pair in found]) for side in (0, 1))
+    exact = np.concatenate([part.exact for part in parts] or [np.empty((0, 2), np.uint64)])
+    return Pairs(page, anchor, (exact[page] == exact[anchor]).all(axis=1))
+
+
+def _parts(facts: PageFacts) -> Iterator[PageFacts]:
+    for first in range(0, len(facts.words), CHUNK_PAGES):
+        yield PageFacts(*(array[first : first + CHUNK_PAGES] for array in facts))
+
+
+def set_bytes(words: NDArray[np.uint32]) -> int:
+    """Bytes that the sets of pages of so many words take at most."""
+    return 4 * int(np.maximum(words.astype(np.int64) - 2, 1).sum())
+
+
+class PageSets:
+    """The sets of some pages, in a file without a name; a context manager.
+
+    `pages`: their numbers, ascending; add their texts in this order.  ConfigError: the disk of
+    `folder` lacks the room that `set_bytes` has foreseen.
+    """
+
+    def __init__(self, pages: Ints, foreseen: int, folder: str | Path = "") -> None:
+        self.pages, self._sizes = pages, list[Ints]()
+        self._folder = Path(folder or tempfile.gettempdir())
+        free = free_bytes(self._folder)
+        if free is not None and free < foreseen:
+            raise ConfigError(
+                f"the 3-grams of {len(pages):,} texts that may be copies need up to "
+                f"{human_bytes(foreseen)} of disk, and {self._folder} has {human_bytes(free)} "
+                "free: name a folder with more room, scratch (--scratch)"
+            )
+        try:
+            self._file = tempfile.TemporaryFile(dir=self._folder)
+        except OSError as error:
+            raise ConfigError(f"scratch {self._folder}: {error.strerror or error}") from error
+
+    def __enter__(self) -> PageSets:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+    def fill(
+        self, batches: Iterable[tuple[NDArray[np.uint8], Ints]], threads: int
+    ) -> tuple[NDArray[np.uint32], Ints]:
+        """Write the sets of all pages; return 3-grams, mapped, and where each page's begin."""
+        for grams, first in in_order(lambda batch: sets_of(*batch), batches, threads):
+            self._sizes.append(np.diff(first))
+            try:
+                self._file.write(memoryview(grams).cast("B") if len(grams) else b"")
+            except OSError as error:
+                raise write_error(self._folder / "scratch", error, None) from error
+        self._file.flush()
+        sizes = np.concatenate([[0], *self._sizes])
+        if len(sizes) != len(self.pages) + 1:
+            raise AssertionError(f"{len(sizes) - 1:,} texts were read of {len(self.pages):,}")
+        first = np.cumsum(sizes, dtype=np.int64)
+        if not first[-1]:
+            return np.empty(0, np.uint32), first
+        return np.memmap(self._file, np.uint32, "r"), first
+
+
+def chosen(
+    batches: Iterable[tuple[NDArray[np.uint8], Ints]], pages: Ints
+) -> Iterator[tuple[NDArray[np.uint8], Ints]]:
+    """Of batches of consecutive pages, those with these numbers (ascending) alone."""
+    first = 0
+    for data, begins in batches:
+        bounds = np.searchsorted(pages, [first, first + len(begins) - 1])
+        rows = pages[bounds[0] : bounds[1]] - first
+        first += len(begins) - 1
+        if len(rows) == len(begins) - 1:
+            yield data, begins
+        elif len(rows):
+            spans = [data[begins[row] : begins[row + 1]] for row in rows.tolist()]
+            sizes = begins[rows + 1] - begins[rows]
+            yield np.concatenate(spans), np.concatenate([[0], np.cumsum(sizes)])
+
+
+def verified(
+    pairs: Pairs, pages: Ints, grams: NDArray[np.uint32], first: Ints, threads: int
+) -> Overlaps:
+    """The pairs, compared by complete sets; `pages`: whose sets these are, ascending."""
+    contained = np.ones(len(pairs.page), np.float32)
+    near = contained.copy()
+    open_pairs = np.flatnonzero(~pairs.equal)
+    # By anchor: an anchor of many pages stays in the cache.
+    open_pairs = open_pairs[np.argsort(pairs.anchor[open_pairs], kind="stable")]
+    places = [np.searchsorted(pages, side[open_pairs]) for side in (pairs.page, pairs.anchor)]
+
+    def shared(begin: int) -> tuple[int, NDArray[np.uint32]]:
+        page, anchor = (side[begin : begin + CHUNK_PAIRS] for side in places)
+        return begin, shared_grams(grams, first, page, anchor)
+
+    sizes = np.diff(first)
+    for begin, both in in_order(shared, range(0, len(open_pairs), CHUNK_PAIRS), threads):
+        rows = open_pairs[begin : begin + CHUNK_PAIRS]
+        of_page, of_anchor = (sizes[side[begin : begin + CHUNK_PAIRS]] for side in places)
+        contained[rows] = both / of_page
+        near[rows] = both / (of_page + of_anchor - both)
+    return Overlaps(*pairs, contained, near)
+
+
+def judged(
+    overlaps: Overlaps, words: NDArray[np.uint32], keeps: Callable[[Judged, Ints], Mask]
+) -> Judged:
+    """Judge all pages, in waves: a page once all its anchors are judged.
+
+    `keeps`: which of some pages stay, by what the kept ones among their anchors have of them.
+    """
+    count, order = len(words), order_of(words)
+    best = np.lexsort(
+        (order[overlaps.anchor], -overlaps.near, -overlaps.contained, overlaps.page)
+    )  # the greatest contained, then near, then the first in the order
+    page, anchor, equal, contained, near = (array[best] for array in overlaps)
+    begins = np.searchsorted(page, np.arange(count + 1))
+    by_anchor = np.argsort(anchor, kind="stable")
+    followers = np.searchsorted(anchor[by_anchor], np.arange(count + 1))
+    waiting = np.diff(begins)
+    done = Judged.none(count)
+    wave = np.flatnonzero(waiting == 0)
+    while len(wave):
+        rows = _ranges(begins, wave)
+        rows = rows[done.kept[anchor[rows]]]
+        if len(rows):
+            firsts = np.flatnonzero(np.diff(page[rows], prepend=-1))
+            of_pages = page[rows[firsts]]
+            done.contained[of_pages] = contained[rows[firsts]]
+            done.near[of_pages] = np.maximum.reduceat(near[rows], firsts)
+            done.exact[of_pages] = np.logical_or.reduceat(equal[rows], firsts)
+            done.of[of_pages] = anchor[rows[firsts]]
+        done.kept[wave] = keeps(done, wave)
+        pages, counts = np.unique(page[by_anchor[_ranges(followers, wave)]], return_counts=True)
+        waiting[pages] -= counts
+        wave = pages[waiting[pages] == 0]
+    return done
+
+
+def _ranges(begins: Ints, chosen: Ints) -> Ints:
+    """The numbers ``begins[row] .. begins[row + 1]`` of all chosen rows, one after the other."""
+    sizes = begins[chosen + 1] - begins[chosen]
+    ends = np.cumsum(sizes)
+    return np.arange(ends[-1] if len(ends) else 0) + np.repeat(
+        begins[chosen] - ends + sizes, sizes
+    )
+
+
+def similar_pages(
+    facts: Sequence[PageFacts],
+    read: Callable[[Ints], Iterable[Any]],
+    keeps: Callable[[Judged, Ints], Mask],
+    *,
+    threads: int,
+    scratch: str | Path = "",
+    note: Callable[[str], object] = lambda words: None,
+) -> Judged:
+    """Search a collection: from what is known of each page to which ones stay.
+
+    `read`: batches of the texts of some pages; `note` is called with what the second reading needs.
+    """
+    pairs = pairs_of(facts, threads)
+    words = np.concatenate([part.words for part in facts] or [np.empty(0, np.uint32)])
+    pages = pairs.pages
+    foreseen = set_bytes(words[pages])
+    note(
+        f"{len(pages):,} of {len(words):,} texts may be copies: their 3-grams need up to "
+        f"{human_bytes(foreseen)} of disk"
+    )
+    with PageSets(pages, foreseen, scratch) as sets:
+        grams, first = sets.fill(read(pages), threads)
+        overlaps = verified(pairs, pages, grams, first, threads)
+    return judged(overlaps, words, keeps)
