@@ -138,12 +138,11 @@ def test_bounds_say_what_goes():
     found = snailps.dedup(texts, contained=98 / 122, near=None)
     assert found.contained[1] == np.float32(98 / 122)
     assert found.near[1] == np.float32(98 / 147)
-    # "x y z" is equal to a later text, and contained in a longer one with 3 3-grams.
-    assert found.keep.tolist() == [True, False, False, True, False]
-    assert snailps.dedup(texts, near=0.66).keep.tolist() == [True, False, False, True, False]
+    assert found.keep.tolist() == [True, False, True, True, False]
+    assert snailps.dedup(texts, near=0.66).keep.tolist() == [True, False, True, True, False]
     only_equal = snailps.dedup(texts, contained=None, near=None)
     assert only_equal.keep.tolist() == [True, True, True, True, False]
-    assert only_equal.of.tolist()[4] in (2, 3)
+    assert only_equal.of[4] == 2
     assert only_equal.exact.tolist() == [False] * 4 + [True]
     # Without the key of all words the longest of three texts with one 3-gram would hide the second.
     rounds = ["x y z x y z x y z", "x y z x y z", "x y z x y z"]
