@@ -1,4 +1,4 @@
-"""``snailps filter``: keep texts by the scores of classifiers; parses options, prints progress.
+"""``snailps filter``: keep texts that satisfy a condition; parses options, prints progress.
 
 `snailps.filtering` owns the work: reading, scoring, writing, continuing after a kill.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -36,7 +37,9 @@ def command(
         list[str],
         typer.Option(
             help="A classifier, and the name by which --keep refers to it. May be given several "
-            "times.",
+            "times; not needed for dup and bench.",
+            default_factory=list,
+            show_default=False,
             metavar="NAME=FILE",
         ),
     ],
@@ -44,8 +47,9 @@ def command(
         str,
         typer.Option(
             help='Which texts to keep: NAME["LABEL"] (probability), NAME.top (best label), NAME.p '
-            "(its probability) and columns, compared with numbers or labels, joined by and, or, "
-            "not, in.",
+            "(its probability), dup.contained, dup.near, dup.exact (what a kept text has of it), "
+            "bench.overlap (share in --benchmarks) and columns, compared with numbers or labels, "
+            "joined by and, or, not, in.",
             metavar="CONDITION",
         ),
     ],
@@ -60,16 +64,32 @@ def command(
     add: Annotated[
         str,
         typer.Option(
-            help='Scores to add as columns, by commas: lang.top,lang.p,hq["__label__hq"]; '
+            help='Scores to add as columns, by commas: lang.top,lang.p,hq["__label__hq"],dup.of; '
             "lang stands for lang.top,lang.p; good=SCORE names the column good.",
             metavar="SCORES",
         ),
     ] = "",
+    benchmarks: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Lines for bench.overlap, such as evals/*.jsonl: text, JSON lines or tables. Each "
+            "text of a row, in any column, is a line.",
+            metavar="FILE...",
+        ),
+    ] = None,
     keep_scores: Annotated[
         str,
         typer.Option(
             help="Folder for the scores of these texts: a later run with another condition on the "
             "same labels reads them from there instead of computing them.",
+            metavar="FOLDER",
+        ),
+    ] = "",
+    scratch: Annotated[
+        str,
+        typer.Option(
+            help="Folder for the 3-grams of texts that dup compares, 4 bytes a word. By default "
+            "in --output.",
             metavar="FOLDER",
         ),
     ] = "",
@@ -108,7 +128,10 @@ def command(
         bool, typer.Option("--json", help="Print the manifest as JSON.", metavar="")
     ] = False,
 ) -> None:
-    """Keep the texts that satisfy a condition on classifiers' scores, in files of the same format.
+    """Keep the texts that satisfy a condition, in files of the same format.
+
+    The condition is about scores of classifiers, columns, copies among the texts (dup), and lines
+    of benchmarks in them (bench).
 
     Other columns are copied unchanged. After a kill the same command continues: finished files
     stay, and no file is ever there in part.
@@ -118,6 +141,8 @@ def command(
 
     With two models, the second one scores only what the first one keeps: --model hq=quality.bin
     --model lang=lid.bin --keep 'hq["__label__hq"] >= .5 and lang.top == "__label__en"' --add lang
+
+    Without near-duplicates: --keep 'not (dup.contained >= .98 or dup.near >= .85)'
     """
     from snailps.filtering.expression import split_added
     from snailps.filtering.job import filter as filter_files
@@ -146,8 +171,8 @@ def command(
         done = filter_files(
             input, output=output, models=models, keep=keep, column=column,
             add=split_added(add), keep_scores=keep_scores, threads=threads, overwrite=overwrite,
-            on_bad_line=on_bad_line, cluster=joined, begun=_say_what_is_finished,
-            note=progress.note,
+            on_bad_line=on_bad_line, benchmarks=benchmarks or (), scratch=scratch, cluster=joined,
+            begun=_say_what_is_finished, note=progress.note,
         )  # fmt: skip
     if as_json:
         print_json(done)
@@ -170,6 +195,7 @@ def command(
 
 
 def _say_what_is_finished(job: FilterJob) -> None:
+    job.says = partial(typer.echo, err=True)
     finished, files = len(job.tasks) - len(job.left), len(job.tasks)
     if finished:
         words = "continuing with the others" if job.left else "nothing is left to do"
@@ -180,12 +206,17 @@ class _FilterProgress:
     """How far it is: bytes of finished tasks, rows of all."""
 
     def __init__(self) -> None:
-        self._begun = time.monotonic()
         self._job: FilterJob | None = None
+        self._begin("")
+
+    def _begin(self, phase: str) -> None:
+        self._begun, self._phase = time.monotonic(), phase
         self._rows = self._kept = self._done_bytes = self._at = 0
         self._task: Task | None = None
 
     def note(self, job: FilterJob, task: Task, counts: RowCounts | None) -> None:
+        if job.phase != self._phase:
+            self._begin(job.phase)
         if counts is not None:
             self._rows += counts.rows
             self._kept += counts.kept
@@ -198,14 +229,17 @@ class _FilterProgress:
     def line(self) -> str:
         spent = max(time.monotonic() - self._begun, 1e-9)
         speed = f"{self._rows / spent:,.0f} a second"
-        words = f"{counted(self._rows, 'text')}, {speed}, {self._kept:,} kept"
+        if self._job is not None and self._job.phase == "comparing":
+            return f"comparing texts, {short_seconds_text(spent)}"
+        kept = "may stay" if self._phase == "reading" else "kept"
+        words = f"{counted(self._rows, 'text')}, {speed}, {self._kept:,} {kept}"
         return words + self._left(spent)
 
     def _left(self, spent: float) -> str:
         if self._job is None or self._task is None:
             return ""
-        left = sum(task.bytes for task in self._job.left) - self._done_bytes
-        words = f", file {self._at:,} of {len(self._job.left):,}"
+        left = sum(task.bytes for task in self._job.under_way) - self._done_bytes
+        words = f", file {self._at:,} of {len(self._job.under_way):,}"
         if self._done_bytes and left > 0:
             words += f", {short_seconds_text(left * spent / self._done_bytes)} left"
         return words

@@ -131,7 +131,7 @@ def _options(
     pass
 
 
-_SPREAD = ("--train", *(f"--{key.replace('_', '-')}" for key in PATHS))
+_SPREAD = ("--train", "--benchmarks", *(f"--{key.replace('_', '-')}" for key in PATHS))
 
 
 _PREDICT_FLAGS = ("--json", "--metrics", "--overwrite")

@@ -22,6 +22,7 @@ from snailps.data.in_order import in_order
 from snailps.dataclass import dataclass
 from snailps.duplicates._pages import PageKeys
 from snailps.duplicates.search import (
+    Batch,
     Ints,
     Judged,
     Mask,
@@ -79,10 +80,10 @@ def dedup(
 ) -> Duplicates:
     """Find texts that are copies, or nearly so, of others.
 
-    A text is removed only if a *kept* text covers it: it has the same words, or at least `contained`
-    of the text's 3-grams of words, or a Jaccard similarity of at least `near`.  Complete sets are
-    compared, so what is removed is a copy by this definition; docs/duplicates.md says which copies
-    are found.  Of texts that cover each other the longest stays, then the first.
+    A text is removed only if a *kept* text covers it: it has the same words, or at least
+    `contained` of the text's 3-grams of words, or a Jaccard similarity of at least `near`.
+    Complete sets are compared, so what is removed is a copy by this definition; docs/duplicates.md
+    says which copies are found.  Of texts that cover each other the longest stays, then the first.
 
     Parameters
     ----------
@@ -123,8 +124,8 @@ def dedup(
     page_keys = PageKeys()
     facts = list(in_order(lambda batch: facts_of(batch, page_keys), batches_of(column), threads))
 
-    def read(pages: Ints) -> Iterator[tuple[NDArray[np.uint8], Ints]]:
-        return chosen(batches_of(column), pages)
+    def read(pages: Ints) -> Iterator[list[Batch]]:
+        return ([batch] for batch in chosen(batches_of(column), pages))
 
     def keeps(now: Judged, rows: Ints) -> Mask:
         covered = now.exact[rows]
@@ -134,9 +135,7 @@ def dedup(
         return ~covered
 
     done = similar_pages(facts, read, keeps, threads=threads, scratch=os.fsdecode(scratch))
-    return Duplicates(
-        done.kept, done.of, done.contained, done.near, done.exact, done.covers()
-    )
+    return Duplicates(done.kept, done.of, done.contained, done.near, done.exact, done.covers())
 
 
 def _is_share(bound: Any) -> bool:

@@ -16,11 +16,12 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from snailps.abi.quota import memory
 from snailps.data.in_order import in_order
 from snailps.duplicates._pages import NO_KEY, KeyTable, PageKeys, sets_of, shared_grams
 from snailps.errors import ConfigError
@@ -29,6 +30,8 @@ from snailps.vectors.texts import WholeLines, pieces_of
 
 Ints = NDArray[np.int64]
 Mask = NDArray[np.bool_]
+Batch = tuple[NDArray[np.uint8], Ints]
+"""Bytes of texts, and where each begins, and the last one ends."""
 NUMBER_BITS = 40
 WORDS_MAX = (1 << 24) - 1
 """A row of the table: 24 bits of inverted length, then the page's number.  The least one wins."""
@@ -97,12 +100,12 @@ class Judged(NamedTuple):
         return np.bincount(removed, minlength=len(self.of))
 
 
-def batches_of(texts: object) -> Iterator[tuple[NDArray[np.uint8], Ints]]:
-    """Bytes of texts, and where each begins, in pieces for one thread."""
+def batches_of(texts: object) -> Iterator[Batch]:
+    """Texts in pieces for one thread."""
     return map(_batch, pieces_of(texts, what="text"))
 
 
-def _batch(piece: WholeLines) -> tuple[NDArray[np.uint8], Ints]:
+def _batch(piece: WholeLines) -> Batch:
     data = np.frombuffer(piece.data, np.uint8)
     if piece.offsets is not None:
         return data, piece.offsets
@@ -111,7 +114,7 @@ def _batch(piece: WholeLines) -> tuple[NDArray[np.uint8], Ints]:
     return data, begins[: piece.lines + 1]
 
 
-def facts_of(batch: tuple[NDArray[np.uint8], Ints], page_keys: PageKeys) -> PageFacts:
+def facts_of(batch: Batch, page_keys: PageKeys) -> PageFacts:
     """What the search needs of pages beside their sets."""
     keys, exact, words = page_keys.of(*batch)
     whole = np.where(words > 0, exact[:, 0], np.uint64(NO_KEY))
@@ -163,7 +166,8 @@ def pairs_of(facts: Sequence[PageFacts], threads: int) -> Pairs:
 
 def _parts(facts: PageFacts) -> Iterator[PageFacts]:
     for first in range(0, len(facts.words), CHUNK_PAGES):
-        yield PageFacts(*(array[first : first + CHUNK_PAGES] for array in facts))
+        rows = slice(first, first + CHUNK_PAGES)
+        yield PageFacts(facts.keys[rows], facts.exact[rows], facts.words[rows])
 
 
 def set_bytes(words: NDArray[np.uint32]) -> int:
@@ -189,7 +193,7 @@ class PageSets:
                 "free: name a folder with more room, scratch (--scratch)"
             )
         try:
-            self._file = tempfile.TemporaryFile(dir=self._folder)
+            self._file = tempfile.TemporaryFile(dir=self._folder)  # noqa: SIM115  (`__exit__`)
         except OSError as error:
             raise ConfigError(f"scratch {self._folder}: {error.strerror or error}") from error
 
@@ -200,15 +204,23 @@ class PageSets:
         self._file.close()
 
     def fill(
-        self, batches: Iterable[tuple[NDArray[np.uint8], Ints]], threads: int
+        self, readings: Iterable[Iterable[Batch]], threads: int
     ) -> tuple[NDArray[np.uint32], Ints]:
-        """Write the sets of all pages; return 3-grams, mapped, and where each page's begin."""
-        for grams, first in in_order(lambda batch: sets_of(*batch), batches, threads):
-            self._sizes.append(np.diff(first))
-            try:
-                self._file.write(memoryview(grams).cast("B") if len(grams) else b"")
-            except OSError as error:
-                raise write_error(self._folder / "scratch", error, None) from error
+        """Write the sets of all pages; return 3-grams, mapped, and where each page's begin.
+
+        A reading is cut into batches by the thread that makes their sets.
+        """
+
+        def sets(batches: Iterable[Batch]) -> list[tuple[NDArray[np.uint32], Ints]]:
+            return [sets_of(*batch) for batch in batches]
+
+        for made in in_order(sets, readings, threads):
+            for grams, first in made:
+                self._sizes.append(np.diff(first))
+                try:
+                    self._file.write(grams.view(np.uint8).data)
+                except OSError as error:
+                    raise write_error(self._folder / "scratch", error, None) from error
         self._file.flush()
         sizes = np.concatenate([[0], *self._sizes])
         if len(sizes) != len(self.pages) + 1:
@@ -219,9 +231,7 @@ class PageSets:
         return np.memmap(self._file, np.uint32, "r"), first
 
 
-def chosen(
-    batches: Iterable[tuple[NDArray[np.uint8], Ints]], pages: Ints
-) -> Iterator[tuple[NDArray[np.uint8], Ints]]:
+def chosen(batches: Iterable[Batch], pages: Ints) -> Iterator[Batch]:
     """Of batches of consecutive pages, those with these numbers (ascending) alone."""
     first = 0
     for data, begins in batches:
@@ -299,14 +309,12 @@ def _ranges(begins: Ints, chosen: Ints) -> Ints:
     """The numbers ``begins[row] .. begins[row + 1]`` of all chosen rows, one after the other."""
     sizes = begins[chosen + 1] - begins[chosen]
     ends = np.cumsum(sizes)
-    return np.arange(ends[-1] if len(ends) else 0) + np.repeat(
-        begins[chosen] - ends + sizes, sizes
-    )
+    return np.arange(ends[-1] if len(ends) else 0) + np.repeat(begins[chosen] - ends + sizes, sizes)
 
 
 def similar_pages(
     facts: Sequence[PageFacts],
-    read: Callable[[Ints], Iterable[Any]],
+    read: Callable[[Ints], Iterable[Iterable[Batch]]],
     keeps: Callable[[Judged, Ints], Mask],
     *,
     threads: int,
@@ -315,15 +323,22 @@ def similar_pages(
 ) -> Judged:
     """Search a collection: from what is known of each page to which ones stay.
 
-    `read`: batches of the texts of some pages; `note` is called with what the second reading needs.
+    `read`: the texts of some pages, in their order; `note`: called with what the second reading
+    needs.  ConfigError: there is less.
     """
-    pairs = pairs_of(facts, threads)
     words = np.concatenate([part.words for part in facts] or [np.empty(0, np.uint32)])
+    needed, (free, why) = PAGE_BYTES * len(words), memory()
+    if 0 < free < needed:
+        raise ConfigError(
+            f"{len(words):,} texts need about {human_bytes(needed)} of memory, and "
+            f"{human_bytes(free)} is free ({why}): compare {free // PAGE_BYTES:,} at once at most"
+        )
+    pairs = pairs_of(facts, threads)
     pages = pairs.pages
     foreseen = set_bytes(words[pages])
     note(
-        f"{len(pages):,} of {len(words):,} texts may be copies: their 3-grams need up to "
-        f"{human_bytes(foreseen)} of disk"
+        f"{len(words):,} texts, about {human_bytes(needed)} of memory: {len(pages):,} of them may "
+        f"be copies, whose 3-grams need up to {human_bytes(foreseen)} of disk"
     )
     with PageSets(pages, foreseen, scratch) as sets:
         grams, first = sets.fill(read(pages), threads)

@@ -42,6 +42,9 @@ TOP, CHANCE = "top", "p"
 """Attributes of a model: its best label, and the probability of the best label."""
 THRESHOLD = "threshold"
 """Attribute of a model: the threshold that it has for the label compared with it."""
+COPIES, BENCHMARKS = "dup", "bench"
+COMPUTED = {COPIES: ("contained", "near", "exact", "of"), BENCHMARKS: ("overlap",)}
+"""What is known of a row without a model: of its copies in the input, of benchmarks in it."""
 Thresholds = Mapping[str, Mapping[str, float | None]]
 """By model and label; None: the label is never predicted."""
 GRAMMAR = ("and", "or", "not", "in", "True", "False")
@@ -54,12 +57,16 @@ class Score(NamedTuple):
     """What a condition asks of a model: the probability of `label`.
 
     With `label` None it is about the best label; `of_best` is `TOP` for its name, `CHANCE` for its
-    probability.
+    probability.  What is `COMPUTED` has its names in `model` and `of_best`.
     """
 
     model: str
     label: str | None
     of_best: str = ""
+
+    @property
+    def is_computed(self) -> bool:
+        return self.of_best in COMPUTED.get(self.model, ())
 
     def __str__(self) -> str:
         return (
@@ -73,7 +80,8 @@ class Values(Protocol):
     """Scores and columns of a set of rows."""
 
     def score(self, score: Score) -> NDArray[Any]:
-        """Probabilities as float32, NaN where there is none; for `TOP` label numbers, or -1.
+        """Probabilities and shares as float32, NaN where there is none; for `TOP` label numbers, or
+        -1.
 
         Runs the model for rows that it has not scored yet.
         """
@@ -96,6 +104,10 @@ class Clause:
     """Probabilities compared with a number: the report shows texts just above and below."""
     test: Test
 
+    @property
+    def judges_copies(self) -> bool:
+        return any(score.is_computed and score.model == COPIES for score in self.scores)
+
 
 @dataclass(frozen=True, slots=True)
 class Condition:
@@ -106,9 +118,12 @@ class Condition:
 
     @property
     def order(self) -> list[int]:
-        """Numbers of clauses in the order of evaluation: those that need no model first."""
+        """Numbers of clauses in the order of evaluation: those that need no model first, those on
+        copies last, since only rows that pass the others are compared."""
+        clauses = self.clauses
         return sorted(
-            range(len(self.clauses)), key=lambda number: bool(self.clauses[number].scores)
+            range(len(clauses)),
+            key=lambda number: (clauses[number].judges_copies, bool(clauses[number].scores)),
         )
 
     @property
@@ -230,6 +245,13 @@ class _Parser:
             test = self._test(node)
         except RecursionError:
             self.fail(node, "this is nested too deeply")
+        computed = [score for score in self._scores if score.is_computed and score.model == COPIES]
+        if computed and (self._columns or len(computed) < len(self._scores)):
+            self.fail(
+                node,
+                f"{computed[0]} is known once all other clauses have chosen the texts to compare: "
+                "write it as a clause of its own, joined by and",
+            )
         text = self.text.encode()[node.col_offset : node.end_col_offset].decode()
         return Clause(
             text, _unique(self._scores), _unique(self._columns), _unique(self._bounds), test
@@ -255,6 +277,9 @@ class _Parser:
             ]
             return lambda values: reduce(operator.and_, [pair(values) for pair in pairs])
         self._refuse_operator(node)
+        if (computed := self._computed(node)) is not None and computed.of_best == "exact":
+            self._scores.append(computed)
+            return lambda values: compared(operator.gt, _numbers(values, computed), 0)
         is_value = self.score(node) is not None or self._nested(node) is not None
         wanted = "compare it, as in hq.p >= .5" if is_value else "expected comparisons"
         return self.fail(node, wanted)
@@ -264,6 +289,11 @@ class _Parser:
         is_pair = isinstance(node, ast.BinOp) and isinstance(node.op, (ast.BitAnd, ast.BitOr))
         if is_pair or (isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Invert)):
             self.fail(node, LOGIC)
+
+    def _refuse_cover(self, node: ast.expr) -> None:
+        computed = self._computed(node)
+        if computed is not None and computed.of_best == "of":
+            self.fail(node, f"{computed} names another text: add it as a column, --add {computed}")
 
     def _pair(self, whole: ast.Compare, op: ast.cmpop, left: ast.expr, right: ast.expr) -> Test:
         if isinstance(op, (ast.In, ast.NotIn)):
@@ -279,6 +309,8 @@ class _Parser:
         if type(op) not in COMPARED:
             self.fail(whole, "expected <, <=, >, >=, ==, != or in")
         sign, compare = COMPARED[type(op)]
+        for node in (left, right):
+            self._refuse_cover(node)
         left, right = self._with_threshold(left, right), self._with_threshold(right, left)
         if self._constant(left) is not None:
             if self._constant(right) is not None:
@@ -297,10 +329,12 @@ class _Parser:
                 self.fail(whole, "labels have no order: use ==, != or in")
             return self._member(left, right, sign == "!=", [right])
         if isinstance(other, str) or not 0 <= other <= 1:
-            self.fail(right, f"{score} is a probability: compare it with a number from 0 to 1")
+            kind = "share" if score.is_computed else "probability"
+            self.fail(right, f"{score} is a {kind}: compare it with a number from 0 to 1")
         # Scores are float32: as a double, .9 would be above the float32 that prints as 0.9.
         bound = float(np.float32(other))
-        self._bounds.append((score, bound))
+        if score.of_best != "exact":
+            self._bounds.append((score, bound))
         return lambda values: compared(compare, _numbers(values, score), bound)
 
     def _with_threshold(self, node: ast.expr, other: ast.expr) -> ast.expr:
@@ -379,6 +413,7 @@ class _Parser:
         for item, constant in zip(items, constants, strict=True):
             if constant is None:
                 self.fail(item, "expected a text or a number")
+        self._refuse_cover(node)
         score = self.score(node)
         if score is None:
             name = self._column(node)
@@ -393,7 +428,8 @@ class _Parser:
 
             return is_member
         if score.of_best != TOP:
-            self.fail(node, f"{score} is a probability: compare it by <, <=, > or >=")
+            kind = "share" if score.is_computed else "probability"
+            self.fail(node, f"{score} is a {kind}: compare it by <, <=, > or >=")
         self._scores.append(score)
         numbers = np.array([
             self._label(score.model, constant, item)
@@ -436,6 +472,8 @@ class _Parser:
 
     def score(self, node: ast.expr) -> Score | None:
         """The score that an operand names; None: it is a column or a constant."""
+        if (computed := self._computed(node)) is not None:
+            return computed
         if self._nested(node) is not None and not isinstance(node, ast.Name):
             return None
         if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name):
@@ -452,6 +490,23 @@ class _Parser:
             self.fail(node, f"what of model {name}? {FORMS}")
         return None
 
+    def _computed(self, node: ast.expr) -> Score | None:
+        """What ``dup.NAME`` or ``bench.NAME`` means, unless a model has this name.
+
+        ``dup["NAME"]`` is always a column's field.
+        """
+        if not isinstance(node, ast.Attribute) or not isinstance(node.value, ast.Name):
+            return None
+        name = self.name(node.value)
+        if name in self._labels or name not in COMPUTED:
+            return None
+        if node.attr not in COMPUTED[name]:
+            if difflib.get_close_matches(node.attr, COMPUTED[name], 1, 0.7):
+                names = ", ".join(f"{name}.{attr}" for attr in COMPUTED[name])
+                self.fail(node, f"expected {names}; a column's field is {name}[{node.attr!r}]")
+            return None
+        return Score(name, None, node.attr)
+
     def name(self, node: ast.Name) -> str:
         """A name as it is written: Python's parser normalises names to NFKC, files do not."""
         raw = self.text.encode()[node.col_offset : node.end_col_offset].decode()
@@ -459,6 +514,8 @@ class _Parser:
 
     def _model(self, node: ast.Name) -> str:
         name = self.name(node)
+        if not self._labels:
+            self.fail(node, f"no model {name}: name it, as in --model {name}=quality.bin")
         if name not in self._labels:
             self.fail(node, f"no model {name}{_near(name, self._labels)}")
         return name
@@ -486,6 +543,8 @@ class _Parser:
         """
         if isinstance(node, ast.Name):
             return self.name(node)
+        if self._computed(node) is not None:
+            return None
         if isinstance(node, ast.Attribute):
             raw = self.text.encode()[node.col_offset : node.end_col_offset].decode()
             attr, field = node.attr, raw.rpartition(".")[2].strip()

@@ -1,6 +1,7 @@
 """A filter as a job: its command, its tasks, which of them are finished, and its manifest.
 
     Command -> begin -> unfinished tasks -> run -> finish: _manifest.json, _report.html
+                                            search before it, if the command asks of copies
 
 A task is an input file, or some row groups of a large one.  Its output is the same bytes whoever
 makes it, and however often a run is interrupted.  Must not know who runs tasks: threads of this
@@ -22,19 +23,30 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import IO, Any, NamedTuple, Protocol
 
+import numpy as np
+
 from snailps.config.fields import home_expanded
 from snailps.config.output import absolute
 from snailps.data.examples import ON_BAD_LINE
 from snailps.data.file_hashes import FileHashes
 from snailps.data.formats.table import Target, class_of
 from snailps.data.in_order import in_order
-from snailps.dataclass import dataclass
+from snailps.dataclass import dataclass, replace
 from snailps.errors import ConfigError, DataError
 from snailps.files.atomic import atomic_file
 from snailps.files.blocks import files_of
 from snailps.files.formats import format_of
 from snailps.files.unpacking import is_url
-from snailps.filtering.expression import Score, is_reserved, parse, parse_added
+from snailps.filtering.benchmarks import Benchmarks
+from snailps.filtering.copies import FORMAT, CopySearch, FoundCopies, KeyTarget
+from snailps.filtering.expression import (
+    BENCHMARKS,
+    COPIES,
+    Score,
+    is_reserved,
+    parse,
+    parse_added,
+)
 from snailps.filtering.kept_scores import ENDING, ScoreFolder, ScoreWriter, TaskScores
 from snailps.filtering.report import report_page
 from snailps.filtering.results import MANIFEST, REPORT, RESERVED, FilterResults
@@ -59,7 +71,8 @@ class FilterCommand:
     """A filter's command.  Paths are absolute, except `inputs`: workers get tasks instead.
 
     `models`: path by name; `add`: scores that become columns; `output`: a folder; `scores`: the
-    folder of kept scores, or empty; `on_bad_line`: "stop" or "skip", for lines without an object.
+    folder of kept scores, or empty; `on_bad_line`: "stop" or "skip", for lines without an object;
+    `benchmarks`: files; `scratch`: folder for sets of 3-grams, or empty.
     """
 
     inputs: tuple[str, ...]
@@ -70,6 +83,8 @@ class FilterCommand:
     output: str
     scores: str = ""
     on_bad_line: str = "stop"
+    benchmarks: tuple[str, ...] = ()
+    scratch: str = ""
 
     @property
     def skips_bad(self) -> bool:
@@ -81,8 +96,6 @@ class FilterCommand:
         ConfigError: a mistake in the condition, shown with its place.  ModelFileError: a model that
         cannot be read.
         """
-        if not self.models:
-            raise ConfigError("no model: name at least one, as in --model hq=quality.bin")
         for name in self.models:
             if not name.isidentifier() or is_reserved(name):
                 raise ConfigError(
@@ -110,7 +123,21 @@ class FilterCommand:
                     "name, NAME=..."
                 )
             added |= more
-        return ConditionJudge(condition, models, added)
+        scores = (*condition.scores, *added.values())
+        computed = {score.model for score in scores if score.is_computed}
+        if not self.models and not computed:
+            raise ConfigError("no model: name at least one, as in --model hq=quality.bin")
+        if (BENCHMARKS in computed) != bool(self.benchmarks):
+            raise ConfigError(
+                "benchmarks: neither --keep nor --add asks for bench.overlap: ask for it, or leave "
+                "them out"
+                if self.benchmarks
+                else "bench.overlap needs lines to search for: name their files, --benchmarks FILE"
+            )
+        benchmarks = None
+        if self.benchmarks:
+            benchmarks = Benchmarks(files_of(self.benchmarks))
+        return ConditionJudge(condition, models, added, benchmarks)
 
     def tasks(self) -> list[Task]:
         return tasks_of(files_of(self.inputs), self.column, TASK_BYTES)
@@ -138,6 +165,13 @@ class FilterJob:
         if self.scores is not None:
             self.scores.labels = self.judge.columns
         self.results = FilterResults(Path(command.output), key)
+        self.search: CopySearch | None = None
+        self.phase = ""
+        """What `compare` or `run` is doing, for who shows it."""
+        self.under_way: Sequence[Task] = ()
+        self.says: Callable[[str], object] = log.info
+        """Called with what a search foresees to need."""
+        self._copies: FoundCopies | None = None
         self.left: list[Task] = []
         self._identity: dict[str, Any] = {}
         self._hashes: FileHashes | None = None
@@ -162,22 +196,41 @@ class FilterJob:
                 "on_bad_line: skip leaves out malformed lines of JSON, and the input has no JSON "
                 "lines: leave it out"
             )
+        if COPIES in self.judge.computed and (unknown := [t for t in self.tasks if not t.version]):
+            raise ConfigError(
+                f"{unknown[0].path} has neither an ETag nor a date, and dup reads texts twice: a "
+                "change in between would go unnoticed. Download the file"
+            )
         remarks: dict[str, str] = {}
         for number, task in enumerate(self.tasks):
             # A schema is read without the rows.  Of JSON lines and text the first file must do.
             if number == 0 or class_of(format_of(task.path)).is_typed:
                 with self._source(task) as source:
-                    of_task = source.check(self.judge.condition.columns, self.judge.column_types())
+                    condition = self.judge.condition
+                    computed = [str(score) for score in condition.scores if score.is_computed]
+                    of_task = source.check(condition.columns, self.judge.column_types(), computed)
                 remarks = dict.fromkeys(of_task, task.path) | remarks
         for remark, path in remarks.items():
             log.warning("%s: %s", path, remark)
         self._identity = self.identify()
         self.left = self.results.take(self._identity, self.tasks, overwrite=overwrite)
-        if self.scores is not None:
-            self.scores.begin(self.left)
         if self.results.manifest() is None:
-            self._hashes = FileHashes(self.command.models.values())
+            self._hashes = FileHashes([*self.command.models.values(), *self._benchmarks])
+            if COPIES in self.judge.computed:
+                self.search = CopySearch(self.results.state, self.results.key, self.tasks)
+                if self.scores is None:  # for the models to run once, though texts are read twice
+                    self.scores = ScoreFolder(
+                        self.results.state / "scores", self.command.models, self.command.column
+                    )
+                    self.scores.labels = self.judge.columns
+        if self.scores is not None:
+            self.scores.begin(self.left if self.search is None else self.tasks)
         return self.left
+
+    @property
+    def _benchmarks(self) -> dict[str, str]:
+        """Versions of the files with benchmarks, by path."""
+        return {} if self.judge.benchmarks is None else self.judge.benchmarks.versions
 
     def _source(self, task: Task) -> OpenTask:
         return OpenTask(task, self.command.column, skips_bad=self.command.skips_bad)
@@ -235,9 +288,29 @@ class FilterJob:
                     "read them as input: choose another folder"
                 )
 
+    def compare(
+        self,
+        threads: int,
+        note: Callable[[Task, RowCounts | None], None] = lambda task, counts: None,
+    ) -> None:
+        """Search for copies, before `run`; nothing is done of what an earlier run has finished.
+
+        Reads the texts twice: for keys, then those whose keys others have.
+        """
+        assert self.search is not None
+        self.phase, self.under_way = "reading", self.search.begin()
+        self._run(_KeyPass(self, self.search), self.under_way, threads, note)
+        if not self.search.is_done():
+            self.phase = "comparing"
+            self.search.search(
+                self._source, self.judge.keeps, threads,
+                self.command.scratch or str(self.results.state), self.says,
+            )  # fmt: skip
+        self._copies = self.search.found()
+
     def run(
         self,
-        tasks: Iterable[Task],
+        tasks: Sequence[Task],
         threads: int,
         note: Callable[[Task, RowCounts | None], None] = lambda task, counts: None,
     ) -> None:
@@ -245,6 +318,16 @@ class FilterJob:
 
         Calls `note` with (task, None) when a task begins, and with the counts of each batch.
         """
+        self.phase, self.under_way = "writing", tasks
+        self._run(_WritingPass(self, self._copies), tasks, threads, note)
+
+    def _run(
+        self,
+        work: _Pass,
+        tasks: Iterable[Task],
+        threads: int,
+        note: Callable[[Task, RowCounts | None], None],
+    ) -> None:
         # Threads decide batches in any order; `in_order` hands them back in the order of the
         # file, so this thread is the only writer, of one output at a time.
         output: _TaskOutput | None = None
@@ -269,15 +352,14 @@ class FilterJob:
                 if piece.batch is None:
                     return piece, None, None
                 try:
-                    decision = self.judge.decide(piece.batch, piece.task.name, piece.scores)
+                    return piece, *work.decide(piece.task, piece.batch, piece.scores)
                 except ConfigError as error:
                     raise ConfigError(f"{piece.task.path}: {error}") from None
-                return piece, decision, piece.batch.selected(decision.rows, decision.added)
 
             for piece, decision, kept in in_order(decide, batches(), threads):
                 if output is None:
                     note(piece.task, None)
-                    output = stack.enter_context(_TaskOutput(self, piece))
+                    output = stack.enter_context(_TaskOutput(self, work, piece))
                 if decision is None:
                     output.finish()
                     stack.pop_all().close()
@@ -295,6 +377,8 @@ class FilterJob:
         if (manifest := self.results.manifest()) is not None:
             return manifest
         total = RowCounts.none(len(self.judge.condition.clauses))
+        for scored in self.search.scored() if self.search is not None else ():
+            total.add(replace(RowCounts.none(len(total.refused)), scored=dict(scored)))
         files, seconds = [], 0.0
         for task in self.tasks:
             done = self.results.done(task)
@@ -330,7 +414,17 @@ class FilterJob:
             | {name: {"labels": labels} for name, labels in total.labels.items()},
             "files": files,
         }  # fmt: skip
-        page = report_page(manifest, total.near)
+        if self.judge.benchmarks is not None:
+            files_read = [
+                {"path": without_secrets(path), "sha256": self._hash(path, version, version_now)}
+                for path, version in self._benchmarks.items()
+            ]
+            manifest["benchmarks"] = {
+                "files": files_read, **self.judge.benchmarks.manifest(total.hits)
+            }  # fmt: skip
+        if self.search is not None:
+            manifest["copies"] = self.search.manifest()
+        page = report_page(manifest, total.near, total.texts)
         with atomic_file(self.results.place_of(REPORT)) as file:
             file.write(page.encode("utf-8", "replace"))
         with atomic_file(self.results.place_of(MANIFEST)) as file:
@@ -350,17 +444,22 @@ class FilterJob:
 
     def _hashed(self) -> dict[str, dict[str, str]]:
         """Path and SHA-256 of each model; DataError: one was changed since it was opened."""
-        assert self._hashes is not None
         hashed = {}
         for name, model in self._identity["models"].items():
             path = model["path"]
-            hashed[name] = {"path": path, "sha256": self._hashes.of(path)}
+            digest = self._hash(path, model["version"], version_of_model)
+            hashed[name] = {"path": path, "sha256": digest}
             if self.judge.models[name].calibration != Calibration():
                 beside = path_beside(path)
                 hashed[name]["calibration"] = hashlib.sha256(beside.read_bytes()).hexdigest()
-            if version_of_model(path) != model["version"]:
-                raise _changed(path)
         return hashed
+
+    def _hash(self, path: str, version: str, version_of: Callable[[str], str]) -> str:
+        assert self._hashes is not None
+        digest = self._hashes.of(path)
+        if version_of(path) != version:
+            raise _changed(path)
+        return digest
 
     def identify(self) -> dict[str, Any]:
         """Everything that the outputs depend on: command, inputs, models, `VERSION`.
@@ -369,7 +468,15 @@ class FilterJob:
         """
         command = self.command
         # Only where it is set: a run that an earlier version began goes on.
-        skips = {"on_bad_line": command.on_bad_line} if command.skips_bad else {}
+        skips: dict[str, Any] = {}
+        if command.skips_bad:
+            skips["on_bad_line"] = command.on_bad_line
+        if self._benchmarks:
+            skips["benchmarks"] = [
+                f"{without_secrets(path)} {version}" for path, version in self._benchmarks.items()
+            ]
+        if COPIES in self.judge.computed:
+            skips["duplicates"] = FORMAT
         return skips | {
             "version": VERSION, "column": command.column, "keep": self.judge.condition.text,
             "add": {name: str(score) for name, score in self.judge.added.items()},
@@ -398,14 +505,79 @@ class _ScoredBatch(NamedTuple):
     scores: Mapping[str, ModelScores] = MappingProxyType({})
 
 
+class _Pass(Protocol):
+    """What one reading of the tasks makes of each: decisions, and a file."""
+
+    def decide(
+        self, task: Task, batch: TextRows, scores: Mapping[str, ModelScores]
+    ) -> tuple[Decision, Any]:
+        """The decision on a batch, and what `target` writes of it."""
+
+    def path_of(self, task: Task) -> Path: ...
+
+    def target(self, source: OpenTask, file: IO[bytes]) -> Target: ...
+
+    def save(self, task: Task, counts: RowCounts, seconds: float) -> None:
+        """Record that the task's file is there."""
+
+
+class _KeyPass:
+    """The first reading: keys of the rows that pass all clauses but those on copies."""
+
+    def __init__(self, job: FilterJob, search: CopySearch) -> None:
+        self._judge, self._search, self.path_of = job.judge, search, search.path_of
+
+    def decide(
+        self, task: Task, batch: TextRows, scores: Mapping[str, ModelScores]
+    ) -> tuple[Decision, Any]:
+        decision = self._judge.decide(batch, task.name, scores)
+        return decision, self._search.keys_of(batch, decision.rows)
+
+    def target(self, source: OpenTask, file: IO[bytes]) -> Target:
+        return KeyTarget(file)
+
+    def save(self, task: Task, counts: RowCounts, seconds: float) -> None:
+        self._search.save(task, counts.rows, counts.scored)
+
+
+class _WritingPass:
+    """The reading that writes the outputs."""
+
+    def __init__(self, job: FilterJob, copies: FoundCopies | None) -> None:
+        self._judge, self._results, self._copies = job.judge, job.results, copies
+        self._names_covers = any(score.of_best == "of" for score in job.judge.added.values())
+
+    def decide(
+        self, task: Task, batch: TextRows, scores: Mapping[str, ModelScores]
+    ) -> tuple[Decision, Any]:
+        found, shown = None, dict[str, str]()
+        if self._copies is not None:
+            found = self._copies.of(task, batch, names_covers=self._names_covers)
+            shown = self._copies.shown(task, batch)
+        decision = self._judge.decide(batch, task.name, scores, found)
+        decision.counts.texts = shown
+        if found is not None and not np.array_equal(decision.rows, np.flatnonzero(found["kept"])):
+            raise _changed(task.path)  # by whom its version is kept
+        return decision, batch.selected(decision.rows, decision.added)
+
+    def path_of(self, task: Task) -> Path:
+        return self._results.place_of(task.name)
+
+    def target(self, source: OpenTask, file: IO[bytes]) -> Target:
+        return source.target(file, self._judge.column_types())
+
+    def save(self, task: Task, counts: RowCounts, seconds: float) -> None:
+        self._results.save(task, counts, seconds)
+
+
 class _TaskOutput:
-    """A task's output while it is written, and its scores if they are kept.
+    """A task's file while it is written, and its scores if they are kept.
 
     The file gets its name in `finish`; left without it, it is removed.
     """
 
-    def __init__(self, job: FilterJob, piece: _ScoredBatch) -> None:
-        self._job, self._task, self._source = job, piece.task, piece.source
+    def __init__(self, job: FilterJob, work: _Pass, piece: _ScoredBatch) -> None:
+        self._job, self._work, self._task, self._source = job, work, piece.task, piece.source
         self._scores = ScoreWriter(piece.stored) if piece.stored is not None else None
         self._counts = RowCounts.none(len(job.judge.condition.clauses))
         self._begun = time.monotonic()
@@ -413,13 +585,13 @@ class _TaskOutput:
         self._target: Target
 
     def __enter__(self) -> _TaskOutput:
-        path = self._job.results.place_of(self._task.name)
+        path = self._work.path_of(self._task)
         with ExitStack() as opened:
             if self._scores is not None:
                 opened.enter_context(self._scores)
             file: IO[bytes] = opened.enter_context(atomic_file(path))
             # Last: a target that is dropped by an error would write into a file that is closed.
-            self._target = self._source.target(file, self._job.judge.column_types())
+            self._target = self._work.target(self._source, file)
             self._opened = opened.pop_all()
         return self
 
@@ -443,7 +615,7 @@ class _TaskOutput:
             self._scores.finish()
         self._opened.close()
         # Last: a task counts as finished only when its output has its name.
-        self._job.results.save(self._task, self._counts, time.monotonic() - self._begun)
+        self._work.save(self._task, self._counts, time.monotonic() - self._begun)
 
     def __exit__(self, *error: Any) -> None:
         if error[0] is not None:
@@ -488,7 +660,7 @@ def settings_for(job: FilterJob) -> dict[str, str | int]:
         "column": command.column, "models": json.dumps(command.models),
         "keep": job.judge.condition.text, "add": json.dumps(command.add),
         "folder": command.output, "key": job.results.key, "scores": command.scores, "epochs": 1,
-        "on_bad_line": command.on_bad_line,
+        "on_bad_line": command.on_bad_line, "benchmarks": json.dumps(command.benchmarks),
     }  # fmt: skip
 
 
@@ -514,19 +686,24 @@ def filter(
     input: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
     *,
     output: str | os.PathLike[str],
-    models: Mapping[str, str | os.PathLike[str]],
     keep: str,
+    models: Mapping[str, str | os.PathLike[str]] = MappingProxyType({}),
     column: str = "",
     add: Sequence[str] = (),
     keep_scores: str | os.PathLike[str] = "",
     threads: int = 0,
     overwrite: bool = False,
     on_bad_line: str = "stop",
+    benchmarks: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] = (),
+    scratch: str | os.PathLike[str] = "",
     cluster: JobRunner | None = None,
     begun: Callable[[FilterJob], object] = lambda job: None,
     note: Callable[[FilterJob, Task, RowCounts | None], None] = lambda job, task, counts: None,
 ) -> dict[str, Any]:
-    """Keep the texts that classifiers score well, in files of the input's format.
+    """Keep the texts that satisfy a condition, in files of the input's format.
+
+    The condition is about scores of classifiers, columns, copies among the texts, and lines of
+    benchmarks in them.
 
     Parameters
     ----------
@@ -536,15 +713,18 @@ def filter(
     output : path
         Folder for one file per input file (several for a large Parquet or ORC file),
         `_manifest.json` and `_report.html`.
-    models : mapping of str to path
-        Classifiers (.bin or .ftz), by the names that the condition uses.
     keep : str
-        Condition: ``hq["__label__hq"] >= .5 and lang.top == "__label__en"``.
+        Condition: ``hq["__label__hq"] >= .5 and lang.top == "__label__en"``, ``not dup.contained >=
+        .98``, ``bench.overlap < .1``.
+    models : mapping of str to path
+        Classifiers (.bin or .ftz), by the names that the condition uses.  Not needed if it uses
+        ``dup`` or ``bench`` alone.
     column : str
         Column of the texts.  Required for tables; leave it out for text.
     add : sequence of str
         Scores to add as columns: ``hq["__label__hq"]``, ``lang.top``, ``lang.p``, or ``lang`` for
-        both; ``quality=hq["__label__hq"]`` names the column.
+        both; ``quality=hq["__label__hq"]`` names the column.  Also ``dup.contained``, ``dup.near``,
+        ``dup.exact``, ``dup.of``, ``bench.overlap``.
     keep_scores : path, optional
         Folder that stores the scores of these texts.  Another condition on the same models, texts
         and labels reads them there instead of running the models.
@@ -558,6 +738,12 @@ def filter(
     on_bad_line : {"stop", "skip"}
         A line of JSON lines without an object ends the run, or is left out and counted; with
         `skip` a text of another type counts as none.
+    benchmarks : path, or sequence of paths
+        Files whose lines ``bench.overlap`` searches for: text, JSON lines or tables; each text in a
+        row, in any column, is a line of its own.
+    scratch : path, optional
+        Folder for 3-grams of texts that are compared (``dup``), 4 bytes per word; empty: in
+        `output`.
     begun : callable
         Called with the job before the first task; `job.tasks` has all tasks, `job.left` the
         unfinished ones.
@@ -594,18 +780,29 @@ def filter(
     if not isinstance(input, Iterable) or isinstance(input, str | bytes | os.PathLike):
         input = [input]
     inputs = tuple(_path("input", path) for path in input)
+    if isinstance(benchmarks, str | bytes | os.PathLike):
+        benchmarks = [benchmarks]
+    evals = tuple(_absolute("benchmarks", path) for path in benchmarks)
     files = {name: _absolute(f"model {name}", path) for name, path in models.items()}
     scores = _absolute("keep_scores", keep_scores) if keep_scores else ""
     if on_bad_line not in ON_BAD_LINE:
         raise ConfigError(f"on_bad_line: expected stop or skip, got {on_bad_line!r}")
     folder = _absolute("output", output)
     command = FilterCommand(
-        inputs, column or "", files, keep, tuple(added), folder, scores, on_bad_line
-    )
+        inputs, column or "", files, keep, tuple(added), folder, scores, on_bad_line, evals,
+        _absolute("scratch", scratch) if scratch else "",
+    )  # fmt: skip
     job = FilterJob(command)
+    if cluster is not None and COPIES in job.judge.computed:
+        raise ConfigError(
+            "cluster: copies (dup) are searched by one process so far: leave out --cluster, or ask "
+            "for dup in a second run, on its output"
+        )
     try:
         left = job.begin(overwrite=overwrite)
         begun(job)
+        if job.search is not None:
+            job.compare(threads, lambda task, counts: note(job, task, counts))
         if cluster is None:
             job.run(left, threads, lambda task, counts: note(job, task, counts))
         elif left:

@@ -30,6 +30,8 @@ KEPT = ".snailps"
 MANIFEST, REPORT = "_manifest.json", "_report.html"
 RESERVED = (KEPT, MANIFEST, REPORT)
 _COMMAND, _LIST, _LOCK, _TASKS = "command.json", "tasks.txt", "lock", "tasks"
+_OF_COMMAND = (_TASKS, "copies", "scores")
+"""Folders of what one command has found out so far."""
 
 
 class FinishedTask(NamedTuple):
@@ -116,6 +118,11 @@ class FilterResults:
             shutil.rmtree(self.folder / KEPT, ignore_errors=True)
         os.close(self._lock)
         self._lock = -1
+
+    @property
+    def state(self) -> Path:
+        """The folder that `close` removes once there is a manifest."""
+        return self.folder / KEPT
 
     @property
     def list_path(self) -> Path:
@@ -232,7 +239,8 @@ class FilterResults:
                 path.unlink(missing_ok=True)
         for name in (MANIFEST, REPORT):
             (self.folder / name).unlink(missing_ok=True)
-        shutil.rmtree(self.folder / KEPT / _TASKS, ignore_errors=True)
+        for name in _OF_COMMAND:
+            shutil.rmtree(self.folder / KEPT / name, ignore_errors=True)
 
 
 def _differences(previous: Mapping[str, Any], current: Mapping[str, Any]) -> str:

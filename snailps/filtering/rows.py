@@ -11,7 +11,7 @@ Formats belong to `data.formats`.  Must not know models or conditions.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from typing import IO, Any
 
@@ -77,7 +77,7 @@ class TextRows:
         return self._columns.values(self._batch, name)
 
     def selected(self, rows: NDArray[np.int64], added: Mapping[str, NDArray[Any]]) -> Any:
-        """`rows` for `Target.write`, with further columns (float32 or object)."""
+        """`rows` for `Target.write`, with further columns (float32, bool or object)."""
         return self._columns.table.selected(self._batch, rows, added)
 
 
@@ -115,16 +115,20 @@ class OpenTask:
         """Malformed lines left out so far, and what the first one was."""
         return self._table.bad_lines, self._table.first_bad
 
-    def check(self, columns: Sequence[str], added: Mapping[str, type]) -> list[str]:
+    def check(
+        self, columns: Sequence[str], added: Mapping[str, type], computed: Sequence[str] = ()
+    ) -> list[str]:
         """Check names before anything is written; return remarks about the file.
+
+        `computed`: names by which a condition means no column.
 
         ConfigError or DataError: the file cannot have these columns.  JSON lines may have other
         names later, so their first batch decides: `check` reads it, and the source is used up.
         """
-        return self._columns.check(columns, added, lambda: next(self.batches(), None))
+        return self._columns.check(columns, added, computed, lambda: next(self.batches(), None))
 
     def target(self, file: IO[bytes], added: Mapping[str, type]) -> Target:
-        """Begin a file of the same format, with further columns of float or str."""
+        """Begin a file of the same format, with further columns of float, bool or str."""
         self._columns.check_added(added)
         return self._table.target(file, added, self._columns.text_column)
 
@@ -188,11 +192,21 @@ class _FileColumns(ABC):
     def check_added(self, added: Mapping[str, type]) -> None:  # noqa: B027
         """ConfigError: the file says, before it is read, that it cannot have these columns."""
 
+    def _refuse_columns(self, names: Iterable[str]) -> None:
+        """ConfigError: the file has columns, or fields, of names that mean something else."""
+        for name in names:
+            column, _, field = name.partition(".")
+            raise ConfigError(
+                f'--keep: {self.path} has {name!r} itself: write {column}["{field}"] for what it '
+                "has, or rename it for what is computed now"
+            )
+
     @abstractmethod
     def check(
         self,
         columns: Sequence[str],
         added: Mapping[str, type],
+        computed: Sequence[str],
         first_rows: Callable[[], TextRows | None],
     ) -> list[str]:
         """`OpenTask.check`; `first_rows` reads the first batch."""
@@ -242,14 +256,24 @@ class _SchemaColumns(_FileColumns):
         self,
         columns: Sequence[str],
         added: Mapping[str, type],
+        computed: Sequence[str],
         first_rows: Callable[[], TextRows | None],
     ) -> list[str]:
+        self._refuse_columns(filter(self._has, computed))
         for name in columns:
             self._check_once(name)
             if _path_of(name, self.table.own_names) is not None:  # also the last file's, in time
                 self._column(name, self._no_values(name))
         self.check_added(added)
         return self.table.remarks()
+
+    def _has(self, name: str) -> bool:
+        if _path_of(name, self.table.names) is None:
+            return False
+        with suppress(DataError):  # a column without such a field
+            self._no_values(name)
+            return True
+        return False
 
     def texts(self, batch: RowBatch) -> _Texts:
         texts = self._stored_values(batch, self.text_column)
@@ -370,11 +394,13 @@ class _JsonColumns(_FileColumns):
         self,
         columns: Sequence[str],
         added: Mapping[str, type],
+        computed: Sequence[str],
         first_rows: Callable[[], TextRows | None],
     ) -> list[str]:
         rows = first_rows()
         if rows is None:
             return []
+        self._refuse_columns(filter(rows.has, computed))
         folders = columns_of_folders(self.path)
         for name in added:
             if name in rows.names or name in folders:
@@ -454,6 +480,7 @@ class _NoColumns(_FileColumns):
         self,
         columns: Sequence[str],
         added: Mapping[str, type],
+        computed: Sequence[str],
         first_rows: Callable[[], TextRows | None],
     ) -> list[str]:
         for name in (*columns, *added):

@@ -3,8 +3,9 @@
     rows, condition, models -> decide -> Decision: rows to keep, added columns, counts
 
 Owns the order of evaluation: clauses on columns alone first, since they cost nothing, then the
-others as written.  A row without a text is never kept.  A score read from a `ScoreFolder` is not
-computed again.  Must not know files.
+others as written, those on copies last.  What is known of copies comes from `copies`.  A row
+without a text is never kept.  A score read from a `ScoreFolder` is not computed again.
+Must not know files.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snailps.dataclass import dataclass, field
-from snailps.filtering.expression import TOP, Condition, Score
+from snailps.filtering.benchmarks import Benchmarks
+from snailps.filtering.expression import BENCHMARKS, COPIES, TOP, Condition, Score
 from snailps.filtering.rows import TextRows
 from snailps.filtering.values import Column, Mask
 from snailps.vectors.label_prediction import LabelModel
@@ -60,7 +62,9 @@ class RowCounts:
     kept and examples that it refused; `unread`: by model, words after the word ``</s>``, which
     fastText's models do not read; `scored`: by model, texts that it scored in this run, without
     those whose scores were read from a `ScoreFolder`; `bad_lines`: malformed lines that were left
-    out and are no rows, and `first_bad` what the first one was.
+    out and are no rows, and `first_bad` what the first one was; `hits`: by number of a benchmark's
+    line, rows that have a part of it; `texts`: by file and row, texts that the report shows
+    beside others.
     """
 
     rows: int
@@ -74,6 +78,8 @@ class RowCounts:
     scored: dict[str, int] = field(default_factory=dict)
     bad_lines: int = 0
     first_bad: str = ""
+    hits: dict[str, int] = field(default_factory=dict)
+    texts: dict[str, str] = field(default_factory=dict)
 
     @classmethod
     def none(cls, clauses: int) -> RowCounts:
@@ -86,8 +92,11 @@ class RowCounts:
         self.bad_lines += other.bad_lines
         self.first_bad = self.first_bad or other.first_bad
         self.refused = [a + b for a, b in zip(self.refused, other.refused, strict=True)]
-        for totals, counts in ((self.unread, other.unread), (self.scored, other.scored)):
+        for totals, counts in (
+            (self.unread, other.unread), (self.scored, other.scored), (self.hits, other.hits),
+        ):  # fmt: skip
             _add_counts(totals, counts)
+        self.texts |= other.texts
         for name, bins in other.bins.items():
             total = self.bins.setdefault(name, [0] * BINS)
             self.bins[name] = [a + b for a, b in zip(total, bins, strict=True)]
@@ -131,7 +140,8 @@ class ModelScores:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The rows of a batch to keep, ascending; `added`: further columns of them, float32 or object.
+    """The rows of a batch to keep, ascending; `added`: further columns of them (float32, bool or
+    object).
 
     `scores`: by model, all that is now known, including scores read from a `ScoreFolder`.
     """
@@ -145,7 +155,7 @@ class Decision:
 class ConditionJudge:
     """A condition and its models; immutable after construction, so threads may share it.
 
-    `added`: scores that become columns, by column name.
+    `added`: scores that become columns, by column name; `benchmarks`: what `bench.overlap` is of.
     """
 
     def __init__(
@@ -153,20 +163,28 @@ class ConditionJudge:
         condition: Condition,
         models: Mapping[str, LabelModel],
         added: Mapping[str, Score] = MappingProxyType({}),
+        benchmarks: Benchmarks | None = None,
     ) -> None:
         self.condition, self.models, self.added = condition, models, added
+        self.benchmarks = benchmarks
         self.names = {
             name: [to_text(label) for label in model.labels] for name, model in models.items()
         }
         self.columns: dict[str, list[int]] = {}
         """The models that the command uses, and the numbers of the labels it asks each for."""
+        self.computed: set[str] = set()
+        """What the command asks that no model knows: `COPIES`, `BENCHMARKS`."""
         for score in dict.fromkeys((*condition.scores, *added.values())):
+            if score.is_computed:
+                self.computed.add(score.model)
+                continue
             labels = self.columns.setdefault(score.model, [])
             if score.label is not None:
                 labels.append(self.number(score))
 
     def column_types(self) -> dict[str, type]:
-        return {name: str if score.of_best == TOP else float for name, score in self.added.items()}
+        kinds = {TOP: str, "of": str, "exact": bool}
+        return {name: kinds.get(score.of_best, float) for name, score in self.added.items()}
 
     def number(self, score: Score) -> int:
         """The number of a score's label in its model."""
@@ -177,24 +195,29 @@ class ConditionJudge:
         batch: TextRows,
         task: str = "",
         known: Mapping[str, ModelScores] = MappingProxyType({}),
+        copies: Mapping[str, NDArray[Any]] | None = None,
     ) -> Decision:
         """Decide which rows to keep.
 
         `known`: by model, scores read from a `ScoreFolder`, which are not computed again; newly
-        computed ones are written into the same arrays.  ConfigError or DataError: a column is
-        missing, or its type does not fit the comparison.
+        computed ones are written into the same arrays.  `copies`: what a search has found of each
+        row; None: it is still to come, so clauses on copies, and columns, wait.  ConfigError or
+        DataError: a column is missing, or its type does not fit the comparison.
         """
         scores = {
             name: known.get(name) or ModelScores.none(batch.rows, columns)
             for name, columns in self.columns.items()
         }
-        values = _BatchValues(self, batch, scores)
+        values = _BatchValues(self, batch, scores, copies or {})
+        waits = copies is None and COPIES in self.computed
         missing = batch.is_missing()
         rows = np.flatnonzero(~missing)
         counts = RowCounts.none(len(self.condition.clauses))
         counts.rows, counts.without_text = batch.rows, int(missing.sum())
         for number in self.condition.order:
             clause = self.condition.clauses[number]
+            if waits and clause.judges_copies:
+                break  # those on copies are the last ones
             values.rows = rows
             passed = clause.test(values).yes
             counts.refused[number] = int(len(rows) - passed.sum())
@@ -206,12 +229,24 @@ class ConditionJudge:
             rows = rows[passed]
         values.rows = rows
         counts.kept = len(rows)
-        added = {name: self._column(values, score) for name, score in self.added.items()}
+        added = {
+            name: self._column(values, score)
+            for name, score in (self.added.items() if not waits else ())
+        }
         values.count(counts)
         counts.unread = {name: by_model.unread for name, by_model in scores.items()
                          if by_model.unread}  # fmt: skip
         counts.scored = dict(values.scored)
+        counts.hits = values.hits
         return Decision(rows, added, counts, scores)
+
+    def keeps(self, copies: Mapping[str, NDArray[Any]]) -> Mask:
+        """Which rows pass all clauses on copies, by what is known of their copies alone."""
+        values, passed = _CopyValues(copies), np.ones(len(copies["near"]), bool)
+        for clause in self.condition.clauses:
+            if clause.judges_copies:
+                passed &= clause.test(values).yes
+        return passed
 
     def _column(self, values: _BatchValues, score: Score) -> NDArray[Any]:
         scores: NDArray[Any] = values.score(score)
@@ -241,6 +276,23 @@ class ConditionJudge:
         return sides[0], sides[1]
 
 
+class _CopyValues:
+    """`expression.Values` of rows of which nothing else is asked: a clause on copies is about these
+    alone."""
+
+    def __init__(self, copies: Mapping[str, NDArray[Any]]) -> None:
+        self._copies = copies
+
+    def score(self, score: Score) -> NDArray[Any]:
+        return self._copies[score.of_best]
+
+    def column(self, name: str) -> Column:
+        raise AssertionError(f"a clause on copies read the column {name}")
+
+    def of(self, rows: Mask) -> _CopyValues:
+        return _CopyValues({name: values[rows] for name, values in self._copies.items()})
+
+
 class _BatchValues:
     """Scores and columns of the rows of a batch that no clause has refused so far (`rows`).
 
@@ -249,15 +301,22 @@ class _BatchValues:
     """
 
     def __init__(
-        self, judge: ConditionJudge, batch: TextRows, scores: dict[str, ModelScores]
+        self,
+        judge: ConditionJudge,
+        batch: TextRows,
+        scores: dict[str, ModelScores],
+        copies: Mapping[str, NDArray[Any]],
     ) -> None:
         self.batch = batch
         self.rows: NDArray[np.int64] = np.arange(batch.rows)
         self.scored = dict.fromkeys(scores, 0)
-        self._judge, self._scores = judge, scores
+        self.hits: dict[str, int] = {}
+        self._judge, self._scores, self._copies = judge, scores, copies
+        self._overlap = np.full(batch.rows, np.nan, np.float32)  # NaN: not searched yet
         # Counts and examples are the same with and without a ScoreFolder: they cover the rows that
         # this condition asks about, not all whose scores happen to be there.
-        self._wanted = {name: np.zeros(batch.rows, bool) for name in scores}
+        names = (*scores, *judge.computed)
+        self._wanted = {name: np.zeros(batch.rows, bool) for name in names}
 
     def of(self, rows: Mask) -> _BatchValues:
         narrowed = copy.copy(self)
@@ -265,8 +324,10 @@ class _BatchValues:
         return narrowed
 
     def score(self, score: Score) -> NDArray[Any]:
-        by_model = self._scores[score.model]
-        if not (asked := by_model.asked[self.rows]).all():
+        if score.is_computed:
+            if score.model == BENCHMARKS:
+                self._search(self.rows[np.isnan(self._overlap[self.rows])])
+        elif not (asked := self._scores[score.model].asked[self.rows]).all():
             self._ask(score.model, self.rows[~asked])
         self._wanted[score.model][self.rows] = True
         return self._values(score)[self.rows]
@@ -281,10 +342,18 @@ class _BatchValues:
 
     def _values(self, score: Score) -> NDArray[Any]:
         """A score of all rows of the batch."""
+        if score.is_computed:
+            return self._overlap if score.model == BENCHMARKS else self._copies[score.of_best]
         by_model = self._scores[score.model]
         if score.label is not None:
             return by_model.of_labels[self._judge.number(score)]
         return by_model.best if score.of_best == TOP else by_model.of_best
+
+    def _search(self, rows: NDArray[np.int64]) -> None:
+        """Search these rows for lines of benchmarks."""
+        if len(rows) and self._judge.benchmarks is not None:
+            self._overlap[rows], hits = self._judge.benchmarks.search(self.batch.texts(rows))
+            _add_counts(self.hits, hits)
 
     def _ask(self, name: str, rows: NDArray[np.int64]) -> None:
         """Have a model score these rows; one thread, since batches already use all of them."""
@@ -332,6 +401,8 @@ class _BatchValues:
             if not wanted.any():
                 continue
             values = self._values(score)[wanted]
+            if score.is_computed and score.of_best in ("exact", "of"):
+                continue  # a clause counts the first, and the second is a name
             if score.of_best == TOP:
                 labels, numbers = np.unique(values[values >= 0], return_counts=True)
                 names = self._judge.names[score.model]

@@ -40,6 +40,7 @@ class FilterSettings(JobSettings):
     on_bad_line: Literal["stop", "skip"] = setting(
         "stop", help="What to do with a line without an object.", when="Some lines are damaged."
     )
+    benchmarks: str = setting("[]", help="Paths of benchmarks, as JSON.", when="You search them.")
 
 
 class Filter(Worker, Cut):
@@ -66,7 +67,8 @@ class Filter(Worker, Cut):
         s = self.settings
         models, add = json.loads(s.models), tuple(json.loads(s.add))
         places = s.folder, s.scores
-        command = FilterCommand((), s.column, models, s.keep, add, *places, s.on_bad_line)
+        evals = tuple(json.loads(s.benchmarks))
+        command = FilterCommand((), s.column, models, s.keep, add, *places, s.on_bad_line, evals)
         self._job = FilterJob(command, s.key)
 
     def train(self, block: Block) -> Mapping[str, float]:

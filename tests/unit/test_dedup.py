@@ -74,7 +74,9 @@ def test_no_text_goes_without_a_kept_cover_and_copies_are_found(seed):
         assert found.keep[of]
         assert place_of(texts, of) < place_of(texts, number)
         contained, jaccard = (len(ours & other) / len(s) for s in (ours, ours | other))
-        assert contained >= 0.98 or jaccard >= 0.85 or words_of(texts[number]) == words_of(texts[of])
+        assert (
+            contained >= 0.98 or jaccard >= 0.85 or words_of(texts[number]) == words_of(texts[of])
+        )
     _, kept = covers_of(texts, every_text_before(texts), is_covered)
     assert {*np.flatnonzero(~found.keep)} >= {  # 0 or 1 missed: see below
         at for at in planted["equal"] if not kept[at]
@@ -190,7 +192,8 @@ def test_mistakes_are_refused_by_name(tmp_path, monkeypatch):
         ({"contained": 0}, "contained: expected a number above 0"),
         ({"near": 1.5}, "near: expected a number above 0"),
         ({"near": True}, "near: "), ({"contained": "all"}, "contained: "),
-        ({"threads": -1}, "threads: expected 0"), ({"scratch": tmp_path / "none"}, "scratch .*none"),
+        ({"threads": -1}, "threads: expected 0"),
+        ({"scratch": tmp_path / "none"}, "scratch .*none"),
     ):  # fmt: skip
         with pytest.raises(ConfigError, match=words):
             snailps.dedup(["a b", "a b"], **options)

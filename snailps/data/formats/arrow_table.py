@@ -155,9 +155,10 @@ class ArrowTable(TableFile):
 
 
 def schema_with(schema: Any, added: Mapping[str, type]) -> Any:
-    """A schema with further columns of float or str."""
+    """A schema with further columns of float, bool or str."""
+    names = {float: "float32", bool: "bool", str: "string"}
     for name, kind in added.items():
-        schema = schema.append(arrow_module().field(name, "float32" if kind is float else "string"))
+        schema = schema.append(arrow_module().field(name, names[kind]))
     return schema
 
 
@@ -255,6 +256,8 @@ def _of_array(values: NDArray[Any]) -> Any:
                 f"label {error.object!r} is not UTF-8, as texts in Parquet, Arrow and ORC have to "
                 "be: leave it out of --add"
             ) from None
+    if values.dtype == bool:
+        return arrow.array(values)
     return arrow.array(values, "float32", mask=np.isnan(values))
 
 

@@ -245,10 +245,14 @@ def _copies_with(metadata: Mapping[bytes, bytes], added: Mapping[str, type]) -> 
     return copies
 
 
+_COPIED_TYPES = {float: "float", bool: "boolean", str: "string"}
+"""Types of added columns, as Spark and Avro name them."""
+
+
 def _spark_schema(schema: Any, added: Mapping[str, type]) -> Any:
     for name, kind in added.items():
-        kind_name = "float" if kind is float else "string"
-        schema["fields"].append({"name": name, "type": kind_name, "nullable": True, "metadata": {}})
+        field = {"name": name, "type": _COPIED_TYPES[kind], "nullable": True, "metadata": {}}
+        schema["fields"].append(field)
     return schema
 
 
@@ -256,8 +260,8 @@ def _avro_schema(schema: Any, added: Mapping[str, type]) -> Any:
     for name, kind in added.items():
         if not _AVRO_NAME.fullmatch(name):
             raise ValueError(f"{name!r} is no name in Avro")
-        kind_name = "float" if kind is float else "string"
-        schema["fields"].append({"name": name, "type": ["null", kind_name], "default": None})
+        types = ["null", _COPIED_TYPES[kind]]
+        schema["fields"].append({"name": name, "type": types, "default": None})
     return schema
 
 

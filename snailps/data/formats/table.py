@@ -257,11 +257,11 @@ class TableFile(ABC):
     def selected(
         self, batch: RowBatch, rows: NDArray[np.int64], added: Mapping[str, NDArray[Any]]
     ) -> Any:
-        """`rows` of a batch for `Target.write`, with further columns (float32 or object)."""
+        """`rows` of a batch for `Target.write`, with further columns (float32, bool or object)."""
         raise self._not_written()
 
     def target(self, file: IO[bytes], added: Mapping[str, type], column: str) -> Target:
-        """Begin a file of the same format, with further columns of float or str.
+        """Begin a file of the same format, with further columns of float, bool or str.
 
         It is packed with the codec of `column`, the largest one of a file of texts.
         """

@@ -1,0 +1,337 @@
+"""Copies among the rows of a filter: the readings before the one that writes.
+
+    rows that pass all other clauses -> keys, a file a task -> the search, which reads the rows in
+    question again -> one file: what each row has of a kept one -> CopySearch.of(task)
+
+Owns the folder ``copies`` in the results' own.  Whoever is killed goes on: files are complete or
+absent, and count only for the command that made them.  A row's number is its place among all rows
+that take part, in the order of files and rows, so outputs depend on neither threads nor kills.
+Must not know what a condition says: `keeps` does.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from itertools import accumulate
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from snailps.data.formats.table import Target
+from snailps.duplicates._pages import PageKeys
+from snailps.duplicates.search import (
+    Batch,
+    Ints,
+    Judged,
+    Mask,
+    PageFacts,
+    batches_of,
+    facts_of,
+    similar_pages,
+)
+from snailps.errors import DataError
+from snailps.files.atomic import atomic_file, unfinished_of
+from snailps.filtering.rows import OpenTask, TextRows
+from snailps.filtering.tasks import Task, names_of, version_now
+
+FORMAT = 1
+"""Of keys and of the search: raise it when a change makes others of the same texts."""
+PAIRS_SHOWN = 20
+COVERS_SHOWN = 20
+LETTERS_KEPT = 20_000
+"""Characters of a text that the report may show beside its cover."""
+_FOUND = np.dtype([
+    ("contained", "<f4"), ("near", "<f4"), ("exact", "?"), ("kept", "?"), ("of", "<i8"),
+])  # fmt: skip
+
+
+def _key_rows(columns: int) -> np.dtype[Any]:
+    """A row of a file of keys; `row`: its number in the task, from 0."""
+    return np.dtype([
+        ("row", "<i8"), ("words", "<u8"), ("exact", "<u8", (2,)), ("keys", "<u8", (columns,)),
+    ])  # fmt: skip
+
+
+class KeyTarget(Target):
+    """A file of keys that is being written."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+
+    def write(self, rows: NDArray[Any]) -> None:
+        self._file.write(rows.tobytes())
+
+    def close(self) -> None:
+        """The file's owner closes it."""
+
+
+class CopySearch:
+    """The search of a command; `key`: of the command, `folder`: of the command's results."""
+
+    def __init__(self, folder: Path, key: str, tasks: Sequence[Task]) -> None:
+        self.folder, self.tasks, self._key = folder / "copies", tasks, key
+        self._page_keys = PageKeys()
+        self._rows = _key_rows(self._page_keys.count + 1)
+
+    def begin(self) -> list[Task]:
+        """Tasks whose keys are still to be written; call it under the lock of the results."""
+        self.folder.mkdir(exist_ok=True)
+        files = [self.path_of(task) for task in self.tasks]
+        for part in unfinished_of([*files, self._found_path]):
+            part.unlink(missing_ok=True)
+        if self.is_done():
+            return []
+        return [task for task in self.tasks if self._record(task) is None]
+
+    # --- the first reading ------------------------------------------------------------------
+
+    def path_of(self, task: Task) -> Path:
+        name = hashlib.sha256(f"{self._key} {task.name}".encode("utf-8", "surrogateescape"))
+        return self.folder / f"{name.hexdigest()[:32]}.keys"
+
+    def keys_of(self, batch: TextRows, rows: NDArray[np.int64]) -> NDArray[Any]:
+        """What `KeyTarget` writes of some rows of a batch."""
+        found = np.empty(len(rows), self._rows)
+        found["row"] = batch.first - 1 + rows
+        begin = 0
+        for texts in batches_of(batch.texts(rows)) if len(rows) else ():
+            facts = facts_of(texts, self._page_keys)
+            part = found[begin : begin + len(facts.words)]
+            part["keys"], part["exact"], part["words"] = facts.keys, facts.exact, facts.words
+            begin += len(part)
+        return found
+
+    def save(self, task: Task, rows: int, scored: Mapping[str, int]) -> None:
+        """Record that the keys of a task have their file; `scored`: as in `RowCounts`."""
+        size = self.path_of(task).stat().st_size
+        record = {"bytes": size, "rows": rows, "scored": dict(scored)}
+        with atomic_file(self.path_of(task).with_suffix(".json")) as file:
+            file.write(json.dumps(record).encode())
+
+    def _record(self, task: Task) -> dict[str, Any] | None:
+        record = _read_json(self.path_of(task).with_suffix(".json"))
+        try:
+            size = self.path_of(task).stat().st_size
+        except OSError:
+            return None
+        return record if record is not None and record.get("bytes") == size else None
+
+    def scored(self) -> Iterator[Mapping[str, int]]:
+        """By task, how many texts each model scored in the first reading."""
+        for task in self.tasks:
+            yield (self._record(task) or {}).get("scored", {})
+
+    def _keys(self, task: Task) -> NDArray[Any]:
+        path = self.path_of(task)
+        if not path.stat().st_size:
+            return np.empty(0, self._rows)
+        return np.memmap(path, self._rows, "r")
+
+    # --- the search -------------------------------------------------------------------------
+
+    @property
+    def _found_path(self) -> Path:
+        return self.folder / "found"
+
+    def is_done(self) -> bool:
+        summary = self.summary()
+        try:
+            return summary.get("bytes") == self._found_path.stat().st_size
+        except OSError:
+            return False
+
+    def summary(self) -> dict[str, Any]:
+        """What a finished search says of itself; empty: it is not finished."""
+        summary = _read_json(self._found_path.with_suffix(".json")) or {}
+        return summary if summary.get("key") == self._key else {}
+
+    def manifest(self) -> dict[str, Any]:
+        """What the manifest and the report say: counts, the largest covers, and pairs to show."""
+        summary = self.summary()
+        return {name: summary[name] for name in ("compared", "removed", "covers", "pairs")}
+
+    def search(
+        self,
+        open_task: Callable[[Task], OpenTask],
+        keeps: Callable[[Mapping[str, NDArray[Any]]], Mask],
+        threads: int,
+        scratch: str,
+        note: Callable[[str], object],
+    ) -> None:
+        """Compare all rows of the first reading; DataError: a file was changed since.
+
+        `keeps`: which rows stay, by their values of `dup`.
+        """
+        keys = [self._keys(task) for task in self.tasks]
+        facts = [
+            PageFacts(rows["keys"], rows["exact"], rows["words"].astype(np.uint32)) for rows in keys
+        ]
+        starts = [0, *accumulate(map(len, keys))]
+
+        def read(pages: Ints) -> Iterator[Iterable[Batch]]:
+            for task, rows, start in zip(self.tasks, keys, starts, strict=False):
+                bounds = np.searchsorted(pages, [start, start + len(rows)])
+                of_task = rows["row"][pages[bounds[0] : bounds[1]] - start]
+                if len(of_task):
+                    yield from _texts_of(task, of_task, open_task)
+
+        def stay(now: Judged, rows: Ints) -> Mask:
+            return keeps({
+                "contained": now.contained[rows], "near": now.near[rows],
+                "exact": now.exact[rows].astype(np.float32),
+            })  # fmt: skip
+
+        done = similar_pages(facts, read, stay, threads=threads, scratch=scratch, note=note)
+        found = np.empty(len(done.of), _FOUND)
+        for name, values in done._asdict().items():
+            found[name] = values
+        with atomic_file(self._found_path) as file:
+            file.write(found.tobytes())
+        with atomic_file(self._found_path.with_suffix(".json")) as file:
+            summary = {"key": self._key, "bytes": found.nbytes} | self._summary(done, keys)
+            file.write(json.dumps(summary).encode())
+
+    def _summary(self, done: Judged, keys: Sequence[Any]) -> dict[str, Any]:
+        places = self._places(keys)
+
+        def place(page: int) -> dict[str, Any]:
+            file, row = places.of(page)
+            return {"file": file, "row": row}
+
+        def pair(page: int) -> dict[str, Any]:
+            shares = {"contained": float(done.contained[page]), "near": float(done.near[page])}
+            return {"removed": place(page), "kept": place(int(done.of[page]))} | shares
+
+        covers = done.covers()
+        removed = np.flatnonzero(~done.kept & (done.of >= 0))
+        # Of equal texts there is nothing to see: the doubtful ones, least alike, come first.
+        doubtful = np.lexsort((removed, done.near[removed], done.exact[removed]))
+        shown = removed[doubtful[:PAIRS_SHOWN]].tolist()
+        largest = np.lexsort((np.arange(len(covers)), -covers))[:COVERS_SHOWN]
+        return {
+            "compared": len(done.of), "removed": len(removed),
+            "covers": [
+                {**place(page), "texts": int(covers[page])}
+                for page in largest.tolist() if covers[page]
+            ],
+            "pairs": [*map(pair, shown)], "shown": [*shown, *done.of[shown].tolist()],
+        }  # fmt: skip
+
+    # --- the last reading -------------------------------------------------------------------
+
+    def found(self) -> FoundCopies:
+        """What the search has found, for the reading that writes."""
+        keys = [self._keys(task) for task in self.tasks]
+        found = np.empty(0, _FOUND)
+        if self._found_path.stat().st_size:
+            found = np.memmap(self._found_path, _FOUND, "r")
+        return FoundCopies(self._places(keys), found, self.summary()["shown"])
+
+    def _places(self, keys: Sequence[Any]) -> _Places:
+        return _Places(
+            self.tasks, keys, [(self._record(task) or {})["rows"] for task in self.tasks]
+        )
+
+
+class _Places:
+    """Which row of which input a page is.
+
+    `rows`: by task, all its rows.  Parts of a file are counted as one file.
+    """
+
+    def __init__(self, tasks: Sequence[Task], keys: Sequence[Any], rows: Sequence[int]) -> None:
+        self.keys, self.starts = keys, [0, *accumulate(map(len, keys))]
+        self.numbers = {task.name: number for number, task in enumerate(tasks)}
+        paths = list(dict.fromkeys(task.path for task in tasks))
+        names = dict(zip(paths, names_of(paths), strict=True))
+        self._files = [names[task.path] for task in tasks]
+        before: dict[str, int] = {}
+        self._before = []
+        for file, count in zip(self._files, rows, strict=True):
+            self._before.append(before.get(file, 0))
+            before[file] = self._before[-1] + count
+
+    def of(self, page: int) -> tuple[str, int]:
+        """The file, by the name of its output, and the row in it, from 1."""
+        task = bisect_right(self.starts, page) - 1
+        row = int(self.keys[task]["row"][page - self.starts[task]])
+        return self._files[task], self._before[task] + row + 1
+
+    def name(self, page: int) -> str:
+        return "{}:{}".format(*self.of(page))
+
+
+class FoundCopies:
+    """Values of `dup` of each row; threads may share it."""
+
+    def __init__(self, places: _Places, found: Any, shown: Sequence[int]) -> None:
+        self._places, self._found, self._shown = places, found, np.array(shown, np.int64)
+
+    def of(self, task: Task, batch: TextRows, *, names_covers: bool) -> Mapping[str, NDArray[Any]]:
+        """Values of the rows of a batch; rows that took no part have none that is ever asked for.
+
+        `names_covers`: also the names of covers, which cost more.
+        """
+        rows, pages = self._pages(task, batch)
+        found = self._found[pages]
+        values: dict[str, NDArray[Any]] = {
+            name: np.zeros(batch.rows, np.float32) for name in ("contained", "near")
+        }
+        values |= {name: np.zeros(batch.rows, bool) for name in ("exact", "kept")}
+        for name, of_rows in values.items():
+            of_rows[rows] = found[name]
+        if names_covers:
+            values["of"] = np.full(batch.rows, None, object)
+            values["of"][rows] = [
+                self._places.name(page) if page >= 0 else None for page in found["of"].tolist()
+            ]
+        return values
+
+    def shown(self, task: Task, batch: TextRows) -> dict[str, str]:
+        """Texts of a batch that the report shows, by file and row."""
+        rows, pages = self._pages(task, batch)
+        chosen = np.isin(pages, self._shown)
+        if not chosen.any():
+            return {}
+        texts = batch.shown_texts(rows[chosen])
+        return {
+            self._places.name(page): text[:LETTERS_KEPT]
+            for page, text in zip(pages[chosen].tolist(), texts, strict=True)
+        }
+
+    def _pages(self, task: Task, batch: TextRows) -> tuple[Ints, Ints]:
+        """Rows of a batch, from 0, that took part, and their pages."""
+        number = self._places.numbers[task.name]
+        of_task, start = self._places.keys[number]["row"], self._places.starts[number]
+        first = batch.first - 1
+        begin, end = np.searchsorted(of_task, [first, first + batch.rows])
+        return np.asarray(of_task[begin:end]) - first, np.arange(start + begin, start + end)
+
+
+def _texts_of(
+    task: Task, rows: Ints, open_task: Callable[[Task], OpenTask]
+) -> Iterator[Iterable[Batch]]:
+    """Texts of some rows of a task (ascending, from 0), a batch of the file at a time."""
+    with ExitStack() as stack:
+        source, begin = stack.enter_context(open_task(task)), 0
+        for batch in source.batches():
+            end = int(np.searchsorted(rows, batch.first - 1 + batch.rows))
+            if end > begin:
+                yield batches_of(batch.texts(rows[begin:end] - (batch.first - 1)))
+            begin = end
+        if version_now(task.path) != task.version or begin < len(rows):
+            raise DataError(f"{task.path} was changed while it was read: run it again")
+
+
+def _read_json(path: Path) -> dict[str, Any] | None:
+    try:
+        content = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return None
+    return content if isinstance(content, dict) else None

@@ -1,0 +1,427 @@
+"""`snailps filter` without copies and benchmarks: what stays, what is said, and ends in between."""
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from near_copies import anchors_by_keys, corpus, covers_of
+
+import snailps
+from snailps.data.formats.table import TableFile
+from snailps.duplicates import search
+from snailps.duplicates._pages import PageKeys
+from snailps.errors import ConfigError, DataError
+from snailps.filtering import copies, job
+from snailps.filtering.copies import CopySearch
+from snailps.vectors.fasttext_bin import BinHeader, write_bin
+from snailps.vectors.label_prediction import LabelModel
+
+KEEP = "not (dup.contained >= .98 or dup.near >= .85)"
+EXAMPLE = "what is the capital city of the country whose largest river is the longest one"
+
+
+def is_covered(cover):
+    shares = np.float32([cover.contained, cover.near])
+    return bool((shares >= np.float32([0.98, 0.85])).any())
+
+
+def keys_of(texts):
+    return [[*map(int, row)] for b in search.batches_of(texts) for row in PageKeys().of(*b)[0]]
+
+
+def wanted_of(texts):
+    return covers_of(texts, anchors_by_keys(texts, keys_of(texts)), is_covered)
+
+
+def put(folder, texts, kind, files=3):
+    """Texts in files of a format, one after the other; by file, the numbers of its texts."""
+    folder.mkdir()
+    numbers = np.array_split(np.arange(len(texts)), files)
+    for file, of_file in enumerate(numbers):
+        rows = [{"n": at, "text": texts[at]} for at in of_file.tolist()]
+        if kind == "parquet":
+            pq.write_table(pa.Table.from_pylist(rows), folder / f"{file}.parquet", row_group_size=9)
+        elif kind == "jsonl":
+            lines = [json.dumps(row) + "\n" for row in rows]
+            (folder / f"{file}.jsonl").write_text("".join(lines))
+        else:
+            (folder / f"{file}.txt").write_text("".join(f"{row['text']}\n" for row in rows))
+    return numbers
+
+
+def read(folder, kind):
+    """Rows of the outputs, in the order of files."""
+    rows = []
+    for path in sorted(folder.glob(f"*.{kind}")):
+        if kind == "parquet":
+            rows += pq.read_table(path).to_pylist()
+        else:
+            lines = path.read_text().splitlines()
+            rows += [json.loads(line) if kind == "jsonl" else line for line in lines]
+    return rows
+
+
+def bytes_of(folder):
+    return {path.name: path.read_bytes() for path in sorted(Path(folder).glob("[!_.]*"))}
+
+
+def keep(folder, output, condition=KEEP, kind="jsonl", **options):
+    column = "" if kind == "txt" else "text"
+    return snailps.filter(folder, output=output, keep=condition, column=column, **options)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    """``up`` says plus, ``down`` minus."""
+    path = tmp_path_factory.mktemp("model") / "hq.bin"
+    rows = [np.array([[0.0, 0], [3, 0], [0, 3]], np.float32)]
+    outputs = [np.array([[1.0, 0.2], [0.1, 1]], np.float32)]
+    header = BinHeader(dim=2, model="supervised", loss="softmax", min_count=1)
+    labels = [b"__label__plus", b"__label__minus"]
+    write_bin(path, header, [b"</s>", b"up", b"down"], [3, 2, 1], rows, outputs, labels, [2, 1])
+    return path
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "parquet", "txt"])
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_rows_that_stay_are_those_of_the_definition(tmp_path, monkeypatch, kind, seed):
+    monkeypatch.setattr(TableFile, "batch_rows", 7)
+    texts, _ = corpus(seed, pages=20)
+    numbers = put(tmp_path / "in", texts, kind)
+    covers, kept = wanted_of(texts)
+    places = {int(at): f"{file}.{kind}:{row}" for file, of_file in enumerate(numbers)
+              for row, at in enumerate(of_file, 1)}  # fmt: skip
+    add = [] if kind == "txt" else ["dup.of", "dup.contained", "near=dup.near", "dup.exact"]
+    done = keep(tmp_path / "in", tmp_path / "out", kind=kind, add=add, threads=2)
+    rows = read(tmp_path / "out", kind)
+    stay = [at for at, stays in enumerate(kept) if stays]
+    if kind == "txt":
+        assert rows == [texts[at] for at in stay]
+    else:
+        assert [row["n"] for row in rows] == stay
+        for row in rows:
+            cover = covers[row["n"]]
+            assert row["dup.of"] == places.get(cover.of)
+            assert np.float32(row["dup.contained"]) == np.float32(cover.contained)
+            assert np.float32(row["near"]) == np.float32(cover.near)
+            assert row["dup.exact"] is cover.exact
+    gone = [at for at, stays in enumerate(kept) if not stays]
+    assert (done["rows"], done["kept"]) == (len(texts), len(stay))
+    assert done["refused"] == [{"clause": KEEP, "texts": len(gone)}]
+    found = done["copies"]
+    assert (found["compared"], found["removed"]) == (len(texts), len(gone))
+    by_cover = [covers[at].of for at in gone]
+    counts = [(-by_cover.count(at), at) for at in {*by_cover}]
+    largest = [(places[at], -count) for count, at in sorted(counts)[: copies.COVERS_SHOWN]]
+    assert [(f"{c['file']}:{c['row']}", c["texts"]) for c in found["covers"]] == largest
+    assert len(found["pairs"]) == min(len(gone), copies.PAIRS_SHOWN)
+    for pair in found["pairs"]:
+        name = "{file}:{row}".format(**pair["removed"])
+        at = next(at for at in gone if places[at] == name)
+        assert places[covers[at].of] == "{file}:{row}".format(**pair["kept"])
+    assert not (tmp_path / "out" / ".snailps").exists()
+
+
+def test_only_rows_that_pass_the_other_clauses_cover_others(tmp_path, model):
+    """The longest of three is refused by a column, the next one by a model, so the last stays."""
+    words = " ".join(f"w{number}" for number in range(60))
+    texts = [f"{words} first", f"{words} down down down", words, words, "up"]
+    put(tmp_path / "in", texts, "jsonl", files=2)
+    condition = f'{KEEP} and n != 0 and hq["__label__plus"] >= .4'
+    scored = []
+    real = LabelModel.best_and_probabilities
+
+    def spy(self, texts, **options):
+        scored.extend(texts)
+        return real(self, texts, **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(LabelModel, "best_and_probabilities", spy)
+        done = keep(
+            tmp_path / "in", tmp_path / "out", condition, models={"hq": model}, add=["hq.p"]
+        )
+    assert [row["n"] for row in read(tmp_path / "out", "jsonl")] == [2, 4]
+    assert [entry["texts"] for entry in done["refused"]] == [1, 1, 1]
+    assert len(scored) == 4  # each text once, though texts are read twice
+    assert done["scored"] == {"hq": 4}
+    assert done["copies"]["compared"] == 3
+    again = keep(
+        tmp_path / "in", tmp_path / "kept", condition, models={"hq": model}, add=["hq.p"],
+        keep_scores=tmp_path / "scores",
+    )  # fmt: skip
+    assert again["scored"] == {"hq": 4}
+    assert bytes_of(tmp_path / "kept") == bytes_of(tmp_path / "out")
+    last = keep(
+        tmp_path / "in", tmp_path / "more", condition, models={"hq": model}, add=["hq.p"],
+        keep_scores=tmp_path / "scores",
+    )  # fmt: skip
+    assert last["scored"] == {"hq": 0}
+    assert bytes_of(tmp_path / "more") == bytes_of(tmp_path / "out")
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """Files, and what one uninterrupted run makes of them."""
+    folder = tmp_path_factory.mktemp("whole")
+    texts, _ = corpus(5, pages=20)
+    put(folder / "in", texts, "jsonl")
+    keep(folder / "in", folder / "out", add=["dup.of"], threads=1)
+    return folder
+
+
+class Ended(BaseException):
+    """As a signal would end the run."""
+
+
+def ends(monkeypatch, target, name, calls):
+    """Have the given call of a function end the run, before it does anything."""
+    real, left = getattr(target, name), [calls]
+
+    def call(*given, **options):
+        left[0] -= 1
+        if not left[0]:
+            raise Ended
+        return real(*given, **options)
+
+    monkeypatch.setattr(target, name, call)
+
+
+STEPS = {
+    "keys of the first file": (CopySearch, "save", 1),
+    "keys of the second file": (CopySearch, "save", 2),
+    "the table": (search, "pairs_of", 1), "the second reading": (search, "sets_of", 2),
+    "sets": (search, "verified", 1), "waves": (search, "judged", 1),
+    "what was found": (CopySearch, "_summary", 1),
+    "the first output": (job.FilterResults, "save", 1),
+    "the second output": (job.FilterResults, "save", 2), "the report": (job, "report_page", 1),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("threads", [1, 3])
+def test_run_that_ends_at_any_step_goes_on_to_the_same_bytes(
+    whole, tmp_path, monkeypatch, step, threads
+):
+    with monkeypatch.context() as patch:
+        ends(patch, *STEPS[step])
+        with pytest.raises(Ended):
+            keep(whole / "in", tmp_path / "out", add=["dup.of"], threads=threads)
+    read_again = []
+    real = CopySearch.keys_of
+
+    def spy(self, batch, rows):
+        read_again.append(len(rows))
+        return real(self, batch, rows)
+
+    monkeypatch.setattr(CopySearch, "keys_of", spy)
+    done = keep(whole / "in", tmp_path / "out", add=["dup.of"], threads=threads)
+    assert bytes_of(tmp_path / "out") == bytes_of(whole / "out")
+    assert len(read_again) == {"keys of the first file": 3, "keys of the second file": 2}.get(
+        step, 0
+    )
+    assert done["copies"] == json.loads((whole / "out" / "_manifest.json").read_text())["copies"]
+    assert not (tmp_path / "out" / ".snailps").exists()
+
+
+@pytest.mark.parametrize("phase", ["comparing", "writing"])
+def test_file_that_changes_between_the_readings_is_refused(whole, tmp_path, monkeypatch, phase):
+    shutil.copytree(whole / "in", tmp_path / "in")
+    path = tmp_path / "in" / "1.jsonl"
+
+    def change(*given, **options):
+        lines = path.read_text().splitlines(keepends=True)
+        path.write_text("".join(lines[::-1]))
+        return real(*given, **options)
+
+    target, name = {"comparing": (copies, "similar_pages"), "writing": (CopySearch, "found")}[phase]
+    real = getattr(target, name)
+    monkeypatch.setattr(target, name, change)
+    with pytest.raises(DataError, match=r"1.jsonl was changed while it was read: run it again"):
+        keep(tmp_path / "in", tmp_path / "out")
+    monkeypatch.undo()
+    if phase == "writing":  # an output is there
+        with pytest.raises(ConfigError, match=r"results of another command[^$]*1.jsonl"):
+            keep(tmp_path / "in", tmp_path / "out")
+    keep(tmp_path / "in", tmp_path / "out", overwrite=phase == "writing")
+    keep(tmp_path / "in", tmp_path / "anew")
+    assert bytes_of(tmp_path / "out") == bytes_of(tmp_path / "anew")
+
+
+def test_parts_of_a_large_file_are_counted_as_one(tmp_path, monkeypatch):
+    texts, _ = corpus(6, pages=20)
+    put(tmp_path / "in", texts, "parquet", files=1)
+    monkeypatch.setattr(job, "TASK_BYTES", 1)
+    done = keep(tmp_path / "in", tmp_path / "out", kind="parquet", add=["dup.of"])
+    covers, kept = wanted_of(texts)
+    rows = read(tmp_path / "out", "parquet")
+    assert len(done["files"]) > 3
+    assert [row["n"] for row in rows] == [at for at, stays in enumerate(kept) if stays]
+    for row in rows:
+        of = covers[row["n"]].of
+        assert row["dup.of"] == (None if of < 0 else f"0.parquet:{of + 1}")
+
+
+def test_room_is_foreseen_and_said(whole, tmp_path, monkeypatch):
+    said = []
+    keep(whole / "in", tmp_path / "out", begun=lambda job: setattr(job, "says", said.append))
+    assert len(said) == 1
+    assert re.match(
+        r"47 texts, about .* of memory: 32 of them .* up to [\d.]+ kB of disk", said[0]
+    ), said
+    monkeypatch.setattr(search, "free_bytes", lambda folder: 1000)
+    with pytest.raises(ConfigError, match=r"up to .* of disk, and .*\.snailps has .*--scratch"):
+        keep(whole / "in", tmp_path / "full")
+    with pytest.raises(ConfigError, match=rf"and {tmp_path} has 1.0 kB free"):
+        keep(whole / "in", tmp_path / "full", scratch=tmp_path)
+    monkeypatch.setattr(search, "memory", lambda: (10_000, "MemAvailable"))
+    with pytest.raises(ConfigError, match=r"47 texts need about .* of memory, and .* free"):
+        keep(whole / "in", tmp_path / "none")
+
+
+def test_report_shows_what_goes_beside_what_stays(tmp_path):
+    words = " ".join(f"w{number}" for number in range(80))
+    put(tmp_path / "in", [f"{words} <b> tail {words}", f"{words} other tail {words}"], "txt", 1)
+    keep(tmp_path / "in", tmp_path / "out", kind="txt")
+    page = (tmp_path / "out" / "_report.html").read_text()
+    assert "goes: 0.txt, row 2" in page
+    assert "stays: 0.txt, row 1" in page
+    assert "<mark>&lt;b&gt;</mark> tail" in page
+    assert "<mark>other</mark> tail" in page
+    assert "w79 <mark>" in page
+    assert "w11 &hellip; w68" in page
+    assert "w40" not in page.partition("<table class=pairs>")[2].partition("</table>")[0]
+
+
+FORMS = {
+    "txt": lambda lines: "".join(f"{line}\n" for line in lines),
+    "jsonl": lambda lines: json.dumps({"id": 1, "q": lines[0], "choices": [{"a": lines[1:]}]}),
+    "csv": lambda lines: "q,a\n" + ",".join(lines[:2]) + f"\n{lines[2]},\n",
+    "parquet": lambda lines: pa.table({"n": [1], "q": [lines[0]], "choices": [lines[1:]]}),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_benchmarks_are_any_text_of_a_row(tmp_path, form):
+    """Windows of 13 words, whole lines of 8 to 12; a share of a text's words."""
+    short = "seven words are too few for it"
+    lines = [EXAMPLE, "eight words in a row are a line", short]
+    evals = tmp_path / f"evals.{form}"
+    content = FORMS[form](lines)
+    if form == "parquet":
+        pq.write_table(content, evals)
+    else:
+        evals.write_text(content)
+    texts = [
+        "no part of it",
+        f"up {EXAMPLE.upper()}! up down up down",
+        short,
+        "a b EIGHT words, in a row - are a line c d",
+        "eight words in a row were a line",
+        "",
+    ]
+    put(tmp_path / "in", texts, "jsonl", files=2)
+    done = keep(
+        tmp_path / "in", tmp_path / "out", "bench.overlap <= .5", benchmarks=evals,
+        add=["bench.overlap"],
+    )  # fmt: skip
+    rows = read(tmp_path / "out", "jsonl")
+    assert [row["n"] for row in rows] == [0, 2, 4, 5]
+    assert {row["bench.overlap"] for row in rows} == {0}
+    keep(
+        tmp_path / "in", tmp_path / "all", "bench.overlap <= 1", benchmarks=[evals],
+        add=["bench.overlap"],
+    )  # fmt: skip
+    shares = [row["bench.overlap"] for row in read(tmp_path / "all", "jsonl")]
+    assert shares == pytest.approx([0, 15 / 20, 0, 8 / 12, 0, 0])
+    found = done["benchmarks"]
+    assert (found["lines"], found["met"]) == (3, 2)
+    assert [(hit["text"], hit["texts"]) for hit in found["hits"]] == [(x, 1) for x in lines[:2]]
+    assert "<td class=t>what is the capital" in (tmp_path / "out" / "_report.html").read_text()
+    if form != "parquet":
+        evals.write_text(content.replace("eight", "nine"))
+        with pytest.raises(ConfigError, match="benchmarks: "):
+            keep(
+                tmp_path / "in", tmp_path / "out", "bench.overlap <= .5", benchmarks=evals,
+                add=["bench.overlap"],
+            )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"keep": "n > 3"}, "no model: name at least one"),
+        ({"keep": "bench.overlap < .1"}, "bench.overlap needs lines .*--benchmarks FILE"),
+        ({"benchmarks": "{whole}/in/0.jsonl"}, "benchmarks: neither --keep nor --add asks"),
+        ({"keep": "dup.contained < .9 or n > 3"}, "dup.contained is known once all other clauses"),
+        ({"keep": "dup.contained < n"}, "write it as a clause of its own, joined by and"),
+        ({"keep": "dup.near < .9 or bench.overlap < .1"}, "write it as a clause of its own"),
+        ({"keep": "dup.contained < 1.5"}, "dup.contained is a share"),
+        ({"keep": "dup.contaned < .5"}, r"expected dup.contained, dup.near.*dup\['contaned'\]"),
+        ({"keep": "dup.of == 'a'"}, "dup.of names another text: add it as a column"),
+        ({"keep": "hq.p > .5 and dup.near < .5"}, "no model hq: name it, as in --model hq="),
+        ({"cluster": "session"}, "copies .dup. are searched by one process"),
+        ({"add": ["n=dup.of"]}, "--add n: .* has that name"),
+        ({"benchmarks": "{whole}/none.txt", "keep": "bench.overlap < 1"}, "none.txt"),
+        ({"benchmarks": ""}, "benchmarks: expected a path"),
+    ],
+)
+def test_mistakes_are_refused_by_name(whole, tmp_path, options, words):
+    class Session:
+        def run(self, *given, **more):
+            raise AssertionError
+
+    options = {name: str(value).format(whole=whole) if name == "benchmarks" else value
+               for name, value in options.items()}  # fmt: skip
+    if "cluster" in options:
+        options["cluster"] = Session()
+    with pytest.raises((ConfigError, DataError), match=words):
+        snailps.filter(**{
+            "input": whole / "in", "output": tmp_path / "out", "keep": KEEP, "column": "text",
+            **options,
+        })  # fmt: skip
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
+def test_column_of_the_name_is_written_in_brackets(tmp_path, kind):
+    """What an earlier run added is a column; what is computed now cannot be meant as well."""
+    put(tmp_path / "in", ["a b c", "a b c", "d"], kind, files=1)
+    keep(tmp_path / "in", tmp_path / "first", kind=kind, add=["dup.contained"])
+    with pytest.raises(
+        ConfigError, match=r"has 'dup.contained' itself: write dup\[\"contained\"\]"
+    ):
+        keep(tmp_path / "first", tmp_path / "out", kind=kind)
+    done = keep(tmp_path / "first", tmp_path / "out", 'dup["contained"] < 1 and not dup.exact',
+                kind=kind)  # fmt: skip
+    assert (done["rows"], done["kept"]) == (2, 2)
+    rows = [{"text": "a b", "dup": {"contained": 3}}, {"text": "a b", "dup": {"contained": 1}}]
+    (tmp_path / "o").mkdir()
+    if kind == "parquet":
+        pq.write_table(pa.Table.from_pylist(rows), tmp_path / "o" / "o.parquet")
+    else:
+        (tmp_path / "o" / "o.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    done = keep(tmp_path / "o", tmp_path / "p", 'dup["contained"] > 2 and not dup.exact', kind=kind)
+    assert done["kept"] == 1
+    with pytest.raises(ConfigError, match="itself"):
+        keep(tmp_path / "o", tmp_path / "q", kind=kind)
+
+
+def test_model_may_have_the_name(tmp_path, model):
+    put(tmp_path / "in", ["up", "down", "up"], "jsonl", files=1)
+    done = keep(
+        tmp_path / "in", tmp_path / "out", 'dup["__label__plus"] > .5', models={"dup": model}
+    )
+    assert done["kept"] == 2
+    with pytest.raises(ConfigError, match="dup has no contained"):
+        keep(tmp_path / "in", tmp_path / "o", models={"dup": model})
+
+
+def test_no_row_takes_part(tmp_path):
+    put(tmp_path / "in", ["a b", "a b"], "jsonl", files=1)
+    done = keep(tmp_path / "in", tmp_path / "out", f"n > 5 and {KEEP}", add=["dup.of"])
+    assert (done["kept"], done["copies"]["compared"]) == (0, 0)
