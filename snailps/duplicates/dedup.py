@@ -24,7 +24,7 @@ from snailps.duplicates._pages import PageKeys
 from snailps.duplicates.search import (
     Batch,
     Ints,
-    Judged,
+    JudgedPages,
     Mask,
     batches_of,
     chosen,
@@ -127,7 +127,7 @@ def dedup(
     def read(pages: Ints) -> Iterator[list[Batch]]:
         return ([batch] for batch in chosen(batches_of(column), pages))
 
-    def keeps(now: Judged, rows: Ints) -> Mask:
+    def keeps(now: JudgedPages, rows: Ints) -> Mask:
         covered = now.exact[rows]
         for values, bound in ((now.contained, contained), (now.near, near)):
             if bound is not None:

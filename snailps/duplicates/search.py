@@ -1,7 +1,8 @@
 """Which pages of a collection does a kept page cover?  Keys find pairs, complete sets judge them.
 
-    texts -> facts_of -> PageFacts -> pairs_of -> Pairs -> texts of `Pairs.pages` again -> PageSets
-    Pairs, PageSets -> verified -> Overlaps -> judged(keeps) -> Judged: what each page has, and kept
+    texts -> facts_of -> PageFacts -> pairs_of -> CandidatePairs
+    texts of the pages in pairs, read again -> PageSets -> verified -> Overlaps of the pairs
+    Overlaps -> judged(keeps) -> JudgedPages: what a kept page has of each, and which are kept
 
 Pages have an order: the longest first, then the least number.  The first page of a key is its
 anchor.  A page is judged by the *kept* ones among its anchors, each of them before it in the order,
@@ -30,7 +31,7 @@ from snailps.vectors.texts import WholeLines, pieces_of
 
 Ints = NDArray[np.int64]
 Mask = NDArray[np.bool_]
-Batch = tuple[NDArray[np.uint8], Ints]
+Batch = tuple[memoryview, Ints]
 """Bytes of texts, and where each begins, and the last one ends."""
 NUMBER_BITS = 40
 WORDS_MAX = (1 << 24) - 1
@@ -54,7 +55,7 @@ class PageFacts(NamedTuple):
     words: NDArray[np.uint32]
 
 
-class Pairs(NamedTuple):
+class CandidatePairs(NamedTuple):
     """Pages and their anchors, each pair once, sorted by page; `equal`: of the same words."""
 
     page: Ints
@@ -78,7 +79,7 @@ class Overlaps(NamedTuple):
     near: NDArray[np.float32]
 
 
-class Judged(NamedTuple):
+class JudgedPages(NamedTuple):
     """By page: the most that a kept anchor has of it; `of`: the anchor, -1 if there is none."""
 
     contained: NDArray[np.float32]
@@ -88,7 +89,7 @@ class Judged(NamedTuple):
     kept: Mask
 
     @classmethod
-    def none(cls, pages: int) -> Judged:
+    def none(cls, pages: int) -> JudgedPages:
         return cls(
             np.zeros(pages, np.float32), np.zeros(pages, np.float32), np.zeros(pages, bool),
             np.full(pages, -1), np.zeros(pages, bool),
@@ -108,10 +109,10 @@ def batches_of(texts: object) -> Iterator[Batch]:
 def _batch(piece: WholeLines) -> Batch:
     data = np.frombuffer(piece.data, np.uint8)
     if piece.offsets is not None:
-        return data, piece.offsets
+        return data.data, piece.offsets
     # A line keeps its newline: no word has one.
     begins: Ints = np.concatenate([[0], np.flatnonzero(data == ord("\n")) + 1])
-    return data, begins[: piece.lines + 1]
+    return data.data, begins[: piece.lines + 1]
 
 
 def facts_of(batch: Batch, page_keys: PageKeys) -> PageFacts:
@@ -125,10 +126,11 @@ def order_of(words: NDArray[np.uint32], first: int = 0) -> NDArray[np.uint64]:
     """Places of consecutive pages in the order; `first`: the number of the first one."""
     shorter = np.uint64(WORDS_MAX) - np.minimum(words, WORDS_MAX).astype(np.uint64)
     numbers = np.arange(first, first + len(words), dtype=np.uint64)
-    return shorter << np.uint64(NUMBER_BITS) | numbers
+    places: NDArray[np.uint64] = shorter << np.uint64(NUMBER_BITS) | numbers
+    return places
 
 
-def pairs_of(facts: Sequence[PageFacts], threads: int) -> Pairs:
+def pairs_of(facts: Sequence[PageFacts], threads: int) -> CandidatePairs:
     """Each page with the anchors of its keys.  `facts`: in the order of the pages' numbers."""
     parts = [part for whole in facts for part in _parts(whole)]
     firsts = [0, *accumulate(len(part.words) for part in parts)]
@@ -161,7 +163,7 @@ def pairs_of(facts: Sequence[PageFacts], threads: int) -> Pairs:
     found = list(in_order(pull, chunks, threads)) or [(np.empty(0, np.int64),) * 2]
     page, anchor = (np.concatenate([pair[side] for pair in found]) for side in (0, 1))
     exact = np.concatenate([part.exact for part in parts] or [np.empty((0, 2), np.uint64)])
-    return Pairs(page, anchor, (exact[page] == exact[anchor]).all(axis=1))
+    return CandidatePairs(page, anchor, (exact[page] == exact[anchor]).all(axis=1))
 
 
 def _parts(facts: PageFacts) -> Iterator[PageFacts]:
@@ -243,11 +245,11 @@ def chosen(batches: Iterable[Batch], pages: Ints) -> Iterator[Batch]:
         elif len(rows):
             spans = [data[begins[row] : begins[row + 1]] for row in rows.tolist()]
             sizes = begins[rows + 1] - begins[rows]
-            yield np.concatenate(spans), np.concatenate([[0], np.cumsum(sizes)])
+            yield memoryview(b"".join(spans)), np.concatenate([[0], np.cumsum(sizes)])
 
 
 def verified(
-    pairs: Pairs, pages: Ints, grams: NDArray[np.uint32], first: Ints, threads: int
+    pairs: CandidatePairs, pages: Ints, grams: NDArray[np.uint32], first: Ints, threads: int
 ) -> Overlaps:
     """The pairs, compared by complete sets; `pages`: whose sets these are, ascending."""
     contained = np.ones(len(pairs.page), np.float32)
@@ -271,8 +273,8 @@ def verified(
 
 
 def judged(
-    overlaps: Overlaps, words: NDArray[np.uint32], keeps: Callable[[Judged, Ints], Mask]
-) -> Judged:
+    overlaps: Overlaps, words: NDArray[np.uint32], keeps: Callable[[JudgedPages, Ints], Mask]
+) -> JudgedPages:
     """Judge all pages, in waves: a page once all its anchors are judged.
 
     `keeps`: which of some pages stay, by what the kept ones among their anchors have of them.
@@ -286,7 +288,7 @@ def judged(
     by_anchor = np.argsort(anchor, kind="stable")
     followers = np.searchsorted(anchor[by_anchor], np.arange(count + 1))
     waiting = np.diff(begins)
-    done = Judged.none(count)
+    done = JudgedPages.none(count)
     wave = np.flatnonzero(waiting == 0)
     while len(wave):
         rows = _ranges(begins, wave)
@@ -309,18 +311,20 @@ def _ranges(begins: Ints, chosen: Ints) -> Ints:
     """The numbers ``begins[row] .. begins[row + 1]`` of all chosen rows, one after the other."""
     sizes = begins[chosen + 1] - begins[chosen]
     ends = np.cumsum(sizes)
-    return np.arange(ends[-1] if len(ends) else 0) + np.repeat(begins[chosen] - ends + sizes, sizes)
+    numbers: Ints = np.arange(ends[-1] if len(ends) else 0)
+    numbers += np.repeat(begins[chosen] - ends + sizes, sizes)
+    return numbers
 
 
 def similar_pages(
     facts: Sequence[PageFacts],
     read: Callable[[Ints], Iterable[Iterable[Batch]]],
-    keeps: Callable[[Judged, Ints], Mask],
+    keeps: Callable[[JudgedPages, Ints], Mask],
     *,
     threads: int,
     scratch: str | Path = "",
     note: Callable[[str], object] = lambda words: None,
-) -> Judged:
+) -> JudgedPages:
     """Search a collection: from what is known of each page to which ones stay.
 
     `read`: the texts of some pages, in their order; `note`: called with what the second reading

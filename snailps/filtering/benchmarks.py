@@ -46,7 +46,7 @@ class Benchmarks:
             raise ConfigError(f"benchmarks: no text in {', '.join(paths)}: name files with lines")
         data = [text.encode("utf-8", "surrogatepass") for text in texts]
         begins = np.cumsum([0, *map(len, data)], dtype=np.int64)
-        self._windows = BenchmarkWindows(np.frombuffer(b"".join(data), np.uint8), begins)
+        self._windows = BenchmarkWindows(b"".join(data), begins)
 
     def search(self, texts: object) -> tuple[NDArray[np.float32], dict[str, int]]:
         """Share of each text's words in windows of lines; texts that have one, by line."""

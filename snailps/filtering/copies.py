@@ -28,7 +28,7 @@ from snailps.duplicates._pages import PageKeys
 from snailps.duplicates.search import (
     Batch,
     Ints,
-    Judged,
+    JudgedPages,
     Mask,
     PageFacts,
     batches_of,
@@ -40,8 +40,6 @@ from snailps.files.atomic import atomic_file, unfinished_of
 from snailps.filtering.rows import OpenTask, TextRows
 from snailps.filtering.tasks import Task, names_of, version_now
 
-FORMAT = 1
-"""Of keys and of the search: raise it when a change makes others of the same texts."""
 PAIRS_SHOWN = 20
 COVERS_SHOWN = 20
 LETTERS_KEPT = 20_000
@@ -58,7 +56,7 @@ def _key_rows(columns: int) -> np.dtype[Any]:
     ])  # fmt: skip
 
 
-class KeyTarget(Target):
+class _KeyTarget(Target):
     """A file of keys that is being written."""
 
     def __init__(self, file: IO[bytes]) -> None:
@@ -95,8 +93,12 @@ class CopySearch:
         name = hashlib.sha256(f"{self._key} {task.name}".encode("utf-8", "surrogateescape"))
         return self.folder / f"{name.hexdigest()[:32]}.keys"
 
+    def target(self, file: IO[bytes]) -> Target:
+        """Begin a file of keys."""
+        return _KeyTarget(file)
+
     def keys_of(self, batch: TextRows, rows: NDArray[np.int64]) -> NDArray[Any]:
-        """What `KeyTarget` writes of some rows of a batch."""
+        """What `target` writes of some rows of a batch."""
         found = np.empty(len(rows), self._rows)
         found["row"] = batch.first - 1 + rows
         begin = 0
@@ -181,7 +183,7 @@ class CopySearch:
                 if len(of_task):
                     yield from _texts_of(task, of_task, open_task)
 
-        def stay(now: Judged, rows: Ints) -> Mask:
+        def stay(now: JudgedPages, rows: Ints) -> Mask:
             return keeps({
                 "contained": now.contained[rows], "near": now.near[rows],
                 "exact": now.exact[rows].astype(np.float32),
@@ -197,7 +199,7 @@ class CopySearch:
             summary = {"key": self._key, "bytes": found.nbytes} | self._summary(done, keys)
             file.write(json.dumps(summary).encode())
 
-    def _summary(self, done: Judged, keys: Sequence[Any]) -> dict[str, Any]:
+    def _summary(self, done: JudgedPages, keys: Sequence[Any]) -> dict[str, Any]:
         places = self._places(keys)
 
         def place(page: int) -> dict[str, Any]:
@@ -233,13 +235,13 @@ class CopySearch:
             found = np.memmap(self._found_path, _FOUND, "r")
         return FoundCopies(self._places(keys), found, self.summary()["shown"])
 
-    def _places(self, keys: Sequence[Any]) -> _Places:
-        return _Places(
+    def _places(self, keys: Sequence[Any]) -> _PagePlaces:
+        return _PagePlaces(
             self.tasks, keys, [(self._record(task) or {})["rows"] for task in self.tasks]
         )
 
 
-class _Places:
+class _PagePlaces:
     """Which row of which input a page is.
 
     `rows`: by task, all its rows.  Parts of a file are counted as one file.
@@ -270,7 +272,7 @@ class _Places:
 class FoundCopies:
     """Values of `dup` of each row; threads may share it."""
 
-    def __init__(self, places: _Places, found: Any, shown: Sequence[int]) -> None:
+    def __init__(self, places: _PagePlaces, found: Any, shown: Sequence[int]) -> None:
         self._places, self._found, self._shown = places, found, np.array(shown, np.int64)
 
     def of(self, task: Task, batch: TextRows, *, names_covers: bool) -> Mapping[str, NDArray[Any]]:

@@ -21,7 +21,7 @@ from fnmatch import fnmatchcase
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
-from typing import IO, Any, NamedTuple, Protocol
+from typing import IO, TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -37,8 +37,6 @@ from snailps.files.atomic import atomic_file
 from snailps.files.blocks import files_of
 from snailps.files.formats import format_of
 from snailps.files.unpacking import is_url
-from snailps.filtering.benchmarks import Benchmarks
-from snailps.filtering.copies import FORMAT, CopySearch, FoundCopies, KeyTarget
 from snailps.filtering.expression import (
     BENCHMARKS,
     COPIES,
@@ -59,10 +57,15 @@ from snailps.vectors.fasttext_bin import is_large
 from snailps.vectors.label_prediction import LabelModel, threads_of, warn_of_unread
 from snailps.vectors.words import to_text
 
+if TYPE_CHECKING:
+    from snailps.filtering.copies import CopySearch, FoundCopies
+
 TASK_BYTES = 256 << 20
 """A larger file with parts (row groups, stripes) becomes several tasks."""
 VERSION = 4
 """Of the outputs: raise it when a change makes other bytes of the same command."""
+COPIES_FORMAT = 1
+"""Of keys and of the search: raise it when a change finds others in the same texts."""
 log = logging.getLogger(__name__)
 
 
@@ -134,8 +137,14 @@ class FilterCommand:
                 if self.benchmarks
                 else "bench.overlap needs lines to search for: name their files, --benchmarks FILE"
             )
+        if self.scratch and COPIES not in computed:
+            raise ConfigError(
+                "scratch: it is for 3-grams of copies, and nothing asks for dup: leave it out"
+            )
         benchmarks = None
         if self.benchmarks:
+            from snailps.filtering.benchmarks import Benchmarks
+
             benchmarks = Benchmarks(files_of(self.benchmarks))
         return ConditionJudge(condition, models, added, benchmarks)
 
@@ -217,6 +226,8 @@ class FilterJob:
         if self.results.manifest() is None:
             self._hashes = FileHashes([*self.command.models.values(), *self._benchmarks])
             if COPIES in self.judge.computed:
+                from snailps.filtering.copies import CopySearch
+
                 self.search = CopySearch(self.results.state, self.results.key, self.tasks)
                 if self.scores is None:  # for the models to run once, though texts are read twice
                     self.scores = ScoreFolder(
@@ -476,7 +487,7 @@ class FilterJob:
                 f"{without_secrets(path)} {version}" for path, version in self._benchmarks.items()
             ]
         if COPIES in self.judge.computed:
-            skips["duplicates"] = FORMAT
+            skips["duplicates"] = COPIES_FORMAT
         return skips | {
             "version": VERSION, "column": command.column, "keep": self.judge.condition.text,
             "add": {name: str(score) for name, score in self.judge.added.items()},
@@ -534,7 +545,7 @@ class _KeyPass:
         return decision, self._search.keys_of(batch, decision.rows)
 
     def target(self, source: OpenTask, file: IO[bytes]) -> Target:
-        return KeyTarget(file)
+        return self._search.target(file)
 
     def save(self, task: Task, counts: RowCounts, seconds: float) -> None:
         self._search.save(task, counts.rows, counts.scored)

@@ -13,18 +13,20 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from snailps.dataclass import dataclass, field
-from snailps.filtering.benchmarks import Benchmarks
 from snailps.filtering.expression import BENCHMARKS, COPIES, TOP, Condition, Score
 from snailps.filtering.rows import TextRows
 from snailps.filtering.values import Column, Mask
 from snailps.vectors.label_prediction import LabelModel
 from snailps.vectors.words import to_text
+
+if TYPE_CHECKING:
+    from snailps.filtering.benchmarks import Benchmarks
 
 BINS = 50
 """Bars of the histogram of a probability."""

@@ -66,7 +66,7 @@ def test_each_text_has_the_cover_that_the_definition_gives(seed, monkeypatch):
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_no_text_goes_without_a_kept_cover_and_copies_are_found(seed):
-    texts, planted = corpus(seed)
+    texts, planted = corpus(seed, pages=40)
     found = snailps.dedup(texts)
     for number in np.flatnonzero(~found.keep).tolist():
         of = int(found.of[number])
@@ -82,7 +82,7 @@ def test_no_text_goes_without_a_kept_cover_and_copies_are_found(seed):
         at for at in planted["equal"] if not kept[at]
     }
     # A pair with Jaccard J shares none of 18 keys of 9 least hashes with probability
-    # (1 - J^9)^18: .0002 at .9.  Of 60 pages 2 are missed with probability (60 x .0002)^2 / 2.
+    # (1 - J^9)^18: .0002 at .9.  Of 40 pages 2 are missed with probability (40 x .0002)^2 / 2.
     missed = [at for at, stays in enumerate(kept) if not stays and found.keep[at]]
     near = [at for at in missed if at not in planted["part"] and at not in planted["inside"]]
     assert len(near) <= 1

@@ -1,12 +1,17 @@
 """`snailps filter` without copies and benchmarks: what stays, what is said, and ends in between."""
 
+import gzip
+import importlib
 import json
 import re
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.feather
+import pyarrow.orc
 import pyarrow.parquet as pq
 import pytest
 from near_copies import anchors_by_keys, corpus, covers_of
@@ -271,7 +276,7 @@ def test_room_is_foreseen_and_said(whole, tmp_path, monkeypatch):
     keep(whole / "in", tmp_path / "out", begun=lambda job: setattr(job, "says", said.append))
     assert len(said) == 1
     assert re.match(
-        r"47 texts, about .* of memory: 32 of them .* up to [\d.]+ kB of disk", said[0]
+        r"47 texts, about .* of memory: \d+ of them .* up to [\d.]+ kB of disk", said[0]
     ), said
     monkeypatch.setattr(search, "free_bytes", lambda folder: 1000)
     with pytest.raises(ConfigError, match=r"up to .* of disk, and .*\.snailps has .*--scratch"):
@@ -351,6 +356,105 @@ def test_benchmarks_are_any_text_of_a_row(tmp_path, form):
             )  # fmt: skip
 
 
+PAGE = " ".join(f"w{number}" for number in range(40))
+ROWS = [PAGE, "up one two", f"{PAGE}!", None, f"so {EXAMPLE} and more", "UP, one two", "down"]
+STAY = {KEEP + " and not dup.exact": [0, 1, 4, 6], "bench.overlap < .5": [0, 1, 2, 5, 6]}
+"""By condition, which of these rows stay."""
+
+
+def field_of(rows):
+    return [{"n": row["n"], "doc": {"text": row["text"]}} for row in rows]
+
+
+OPTIONS = {
+    "no other": {}, "model": {"with_model": True}, "add": {"add": ["dup.of", "bench.overlap"]},
+    "keep-scores": {"keep_scores": "scores", "with_model": True},
+    "on-bad-line": {"on_bad_line": "skip", "kind": "jsonl", "bad": True},
+    "overwrite": {"overwrite": True}, "threads": {"threads": 5}, "cluster": {"cluster": True},
+    "scratch": {"scratch": "."}, "field": {"column": "doc.text", "change": field_of},
+    "folder": {"folder": "day=7"}, "packed": {"kind": "jsonl", "ending": ".gz"},
+    "Parquet in parts": {"parts": True}, "arrow": {"kind": "arrow"}, "orc": {"kind": "orc"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("option", OPTIONS)
+@pytest.mark.parametrize("condition", STAY)
+def test_clauses_with_each_option_are_right_or_refused(
+    tmp_path, monkeypatch, model, condition, option
+):
+    """The table in docs/filter.md."""
+    monkeypatch.chdir(tmp_path)
+    given = dict(OPTIONS[option])
+    kind, folder = given.pop("kind", "parquet"), Path("in", given.pop("folder", "."))
+    rows = [{"n": at, "text": text} for at, text in enumerate(ROWS)]
+    rows = given.pop("change", lambda rows: rows)(rows)
+    folder.mkdir(parents=True)
+    path = folder / f"a.{kind}{given.pop('ending', '')}"
+    if kind == "jsonl":
+        lines = [json.dumps(row) + "\n" for row in rows]
+        lines.insert(3, "no object\n" * given.pop("bad", False))
+        (gzip.open if path.suffix == ".gz" else open)(path, "wt").writelines(lines)
+    elif kind == "parquet":
+        pq.write_table(pa.Table.from_pylist(rows), path, row_group_size=2)
+    else:
+        feather = {"arrow": pa.feather, "orc": pa.orc}[kind]
+        write = feather.write_feather if kind == "arrow" else feather.write_table
+        write(pa.Table.from_pylist(rows), path)
+    if given.pop("parts", False):
+        monkeypatch.setattr(job, "TASK_BYTES", 1)
+    stay = STAY[condition]
+    if given.pop("with_model", False):
+        condition += ' and hq["__label__minus"] < .6'
+        given["models"] = {"hq": model}
+        stay = [at for at in stay if ROWS[at] != "down"]
+    if "bench" in condition or "add" in given:
+        Path("evals.txt").write_text(EXAMPLE)
+        given["benchmarks"] = "evals.txt"
+    if "add" in given and "bench" in condition:
+        given["add"] = ["bench.overlap"]
+    if given.pop("overwrite", False):
+        keep("in", "out", "not dup.exact")
+        given["overwrite"] = True
+    asked = {"output": "out", "keep": condition, "column": "text", **given}
+    is_copies = "dup" in condition
+    if "cluster" in asked:
+        asked["cluster"] = InProcess()
+    if (refused := {"cluster": is_copies, "scratch": not is_copies}.get(option)) is True:
+        with pytest.raises(ConfigError, match=f"^{option}: "):
+            snailps.filter("in", **asked)
+        return
+    assert refused in (None, False)
+    done = snailps.filter("in", **asked)
+    found = []
+    for file in sorted(Path("out").rglob("a*")):
+        if kind == "jsonl":
+            opener = gzip.open if file.suffix == ".gz" else open
+            found += [json.loads(line) for line in opener(file, "rt")]
+        elif kind == "parquet":
+            found += pq.ParquetFile(file).read().to_pylist()
+        elif kind == "arrow":
+            found += pa.feather.read_table(file).to_pylist()
+        else:
+            found += pa.orc.read_table(file).to_pylist()
+    assert [row["n"] for row in found] == stay
+    assert (done["rows"], done["kept"], done["without_text"]) == (len(ROWS), len(stay), 1)
+    assert done["bad_lines"] == ("on_bad_line" in given)
+
+
+class InProcess:
+    """A session whose only worker is this process."""
+
+    def run(self, model, settings, *, input):
+        module, _, name = model.partition(":")
+        cls = getattr(importlib.import_module(module), name)
+        worker = SimpleNamespace(
+            settings=SimpleNamespace(**settings), threads=1, _job=None,
+        )  # fmt: skip
+        cls.setup(worker)
+        for line in Path(input).read_bytes().splitlines():
+            cls.train(worker, SimpleNamespace(data=line))
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
@@ -368,6 +472,7 @@ def test_benchmarks_are_any_text_of_a_row(tmp_path, form):
         ({"add": ["n=dup.of"]}, "--add n: .* has that name"),
         ({"benchmarks": "{whole}/none.txt", "keep": "bench.overlap < 1"}, "none.txt"),
         ({"benchmarks": ""}, "benchmarks: expected a path"),
+        ({"scratch": 3}, "scratch: expected a path"),
     ],
 )
 def test_mistakes_are_refused_by_name(whole, tmp_path, options, words):
