@@ -1,6 +1,6 @@
 /* The least value of each key that came more than once: two bit filters, then rows.
  *
- * keys -> snail_group_keys -> grouped by shard -> one shard after the other, under its lock: note, push, pull
+ * keys -> snail_choose -> those that need a look -> snail_group -> one shard after the other, under its lock
  *
  * Nine of ten keys of pages come once and need no row.  The first filter says whether a key was seen, the
  * second whether it was seen again; the bits of a key lie in one line of 64 bytes of each.  A key that came
@@ -30,52 +30,32 @@ typedef struct snail_cell {
 
 typedef struct snail_shard {
     _Alignas(64) pthread_mutex_t lock;
-    uint64_t *seen, *again; /* lines */
-    snail_cell *cells;      /* 2^bits, a quarter of them free; NULL before the first row */
+    snail_cell *cells; /* 2^bits, a quarter of them free; NULL before the first row */
     int bits;
     uint64_t used;
 } snail_shard;
 
 typedef struct snail_least_rows {
-    snail_shard *shards; /* 2^shard_bits */
+    snail_shard *shards;              /* 2^shard_bits */
+    uint64_t *seen, *again;           /* lines of all shards, one shard after the other */
     uint64_t seen_lines, again_lines; /* of a shard */
     int shard_bits;
 } snail_least_rows;
 
-/* A batch in the order of shards: `begin` has 2^shard_bits + 1 places. */
-typedef struct snail_grouped {
-    uint64_t *hashes, *values;
-    int64_t *rows; /* where each key stood in the batch */
-    int64_t *begin;
-} snail_grouped;
+/* Keys of a batch; when they are grouped, in the order of shards, each from `begin` of its number on. */
+typedef struct snail_chosen {
+    uint64_t *hashes;
+    int64_t *places; /* where each key stood in the batch; NULL: nobody asks */
+} snail_chosen;
 
 static inline uint64_t snail_shard_of(const snail_least_rows *table, uint64_t hash) {
     return hash >> (64 - table->shard_bits);
 }
 
-static inline uint64_t *snail_line_of(uint64_t *lines, uint64_t count, uint64_t hash, int shard_bits) {
-    return lines + SNAIL_LINE * (uint64_t)((unsigned __int128)(hash << shard_bits) * count >> 64);
-}
-
-/* Groups keys by shard; those without a value are left out, and NO_KEY.  `values` may be NULL. */
-static void snail_group_keys(const snail_least_rows *table, const uint64_t *keys, const uint64_t *values, int64_t count,
-                       snail_grouped *grouped) {
-    const int64_t shards = (int64_t)1 << table->shard_bits;
-    int64_t *begin = grouped->begin;
-    memset(begin, 0, sizeof(int64_t) * (size_t)(shards + 1));
-    for (int64_t i = 0; i < count; i++)
-        if (keys[i] != SNAIL_NO_KEY) begin[snail_shard_of(table, snail_mix(keys[i])) + 1]++;
-    for (int64_t shard = 0; shard < shards; shard++) begin[shard + 1] += begin[shard];
-    for (int64_t i = 0; i < count; i++) {
-        if (keys[i] == SNAIL_NO_KEY) continue;
-        const uint64_t hash = snail_mix(keys[i]);
-        const int64_t to = begin[snail_shard_of(table, hash)]++;
-        grouped->hashes[to] = hash;
-        if (values) grouped->values[to] = values[i];
-        if (grouped->rows) grouped->rows[to] = i;
-    }
-    memmove(begin + 1, begin, sizeof(int64_t) * (size_t)shards); /* each had moved to the next one's beginning */
-    begin[0] = 0;
+/* The line of a key among `count` of its shard. */
+static inline uint64_t *snail_line_of(const snail_least_rows *table, uint64_t *lines, uint64_t count, uint64_t hash) {
+    const uint64_t line = (uint64_t)((unsigned __int128)(hash << table->shard_bits) * count >> 64);
+    return lines + SNAIL_LINE * (snail_shard_of(table, hash) * count + line);
 }
 
 /* Whether all bits of a key are set. */
@@ -89,14 +69,51 @@ static inline void snail_set_bits(uint64_t *line, uint64_t hash) {
     for (int i = 0; i < SNAIL_PLACES; i++, hash >>= 9) line[hash >> 6 & 7] |= (uint64_t)1 << (hash & 63);
 }
 
-static void snail_note(const snail_least_rows *table, snail_shard *shard, const uint64_t *hashes, int64_t count) {
+/* Hashes of the keys but NO_KEY; with `again`, of those that were noted more than once: the second filter is read
+ * without a lock, as nothing is noted while keys are pushed or pulled.  How many. */
+static int64_t snail_choose(const snail_least_rows *table, const uint64_t *keys, int64_t count, int again,
+                            snail_chosen *chosen) {
+    int64_t used = 0;
+    for (int64_t at = 0; at < count; at += SNAIL_AHEAD) {
+        const int64_t many = count - at < SNAIL_AHEAD ? count - at : SNAIL_AHEAD;
+        uint64_t hashes[SNAIL_AHEAD], *lines[SNAIL_AHEAD];
+        for (int64_t i = 0; i < many; i++) {
+            hashes[i] = snail_mix(keys[at + i]);
+            lines[i] = snail_line_of(table, table->again, table->again_lines, hashes[i]);
+            if (again) __builtin_prefetch(lines[i]);
+        }
+        for (int64_t i = 0; i < many; i++) {
+            chosen->hashes[used] = hashes[i];
+            if (chosen->places) chosen->places[used] = at + i;
+            used += keys[at + i] != SNAIL_NO_KEY && (!again || snail_has_bits(lines[i], hashes[i]));
+        }
+    }
+    return used;
+}
+
+/* Groups keys by shard; `begin`: 2^shard_bits + 1 places. */
+static void snail_group(const snail_least_rows *table, const snail_chosen *chosen, int64_t count,
+                        snail_chosen *grouped, int64_t *begin) {
+    const int64_t shards = (int64_t)1 << table->shard_bits;
+    memset(begin, 0, sizeof(int64_t) * (size_t)(shards + 1));
+    for (int64_t i = 0; i < count; i++) begin[snail_shard_of(table, chosen->hashes[i]) + 1]++;
+    for (int64_t shard = 0; shard < shards; shard++) begin[shard + 1] += begin[shard];
+    for (int64_t i = 0; i < count; i++) {
+        const int64_t to = begin[snail_shard_of(table, chosen->hashes[i])]++;
+        grouped->hashes[to] = chosen->hashes[i];
+        if (grouped->places) grouped->places[to] = chosen->places[i];
+    }
+    memmove(begin + 1, begin, sizeof(int64_t) * (size_t)shards); /* each had moved to the next one's beginning */
+    begin[0] = 0;
+}
+
+static void snail_note(const snail_least_rows *table, const uint64_t *hashes, int64_t count) {
     for (int64_t i = 0; i < count; i++) {
         if (i + SNAIL_AHEAD < count)
-            __builtin_prefetch(
-                snail_line_of(shard->seen, table->seen_lines, hashes[i + SNAIL_AHEAD], table->shard_bits), 1);
-        uint64_t *line = snail_line_of(shard->seen, table->seen_lines, hashes[i], table->shard_bits);
+            __builtin_prefetch(snail_line_of(table, table->seen, table->seen_lines, hashes[i + SNAIL_AHEAD]), 1);
+        uint64_t *line = snail_line_of(table, table->seen, table->seen_lines, hashes[i]);
         if (snail_has_bits(line, hashes[i]))
-            snail_set_bits(snail_line_of(shard->again, table->again_lines, hashes[i], table->shard_bits), hashes[i]);
+            snail_set_bits(snail_line_of(table, table->again, table->again_lines, hashes[i]), hashes[i]);
         else snail_set_bits(line, hashes[i]);
     }
 }
@@ -126,30 +143,31 @@ static int snail_grow(snail_shard *shard, int shard_bits) {
     return 0;
 }
 
+static inline void snail_fetch_cell(const snail_least_rows *table, const snail_shard *shard, uint64_t hash) {
+    __builtin_prefetch(shard->cells + ((hash << table->shard_bits) >> (64 - shard->bits)), 1);
+}
+
+/* 0, or -1: no memory; what was pushed stays. */
 static int snail_push(const snail_least_rows *table, snail_shard *shard, const uint64_t *hashes,
-                      const uint64_t *values, int64_t count) {
-    const int shard_bits = table->shard_bits;
+                      const int64_t *places, int64_t count, const uint64_t *values) {
     for (int64_t i = 0; i < count; i++) {
-        if (i + SNAIL_AHEAD < count)
-            __builtin_prefetch(snail_line_of(shard->again, table->again_lines, hashes[i + SNAIL_AHEAD], shard_bits));
-        const uint64_t *line = snail_line_of(shard->again, table->again_lines, hashes[i], shard_bits);
-        if (!snail_has_bits(line, hashes[i]) || values[i] == SNAIL_NO_VALUE) continue;
-        if (snail_grow(shard, shard_bits)) return -1;
-        snail_cell *cell = shard->cells + snail_cell_of(shard, hashes[i], shard_bits);
+        const uint64_t value = values[places[i]];
+        if (value == SNAIL_NO_VALUE) continue;
+        if (snail_grow(shard, table->shard_bits)) return -1;
+        if (i + SNAIL_AHEAD < count) snail_fetch_cell(table, shard, hashes[i + SNAIL_AHEAD]);
+        snail_cell *cell = shard->cells + snail_cell_of(shard, hashes[i], table->shard_bits);
         if (cell->value == SNAIL_NO_VALUE) cell->hash = hashes[i], shard->used++;
-        if (values[i] < cell->value) cell->value = values[i];
+        if (value < cell->value) cell->value = value;
     }
     return 0;
 }
 
 static void snail_pull(const snail_least_rows *table, const snail_shard *shard, const uint64_t *hashes,
-                       const int64_t *rows, int64_t count, uint64_t *values) {
+                       const int64_t *places, int64_t count, uint64_t *values) {
     if (!shard->cells) return;
     for (int64_t i = 0; i < count; i++) {
-        if (i + SNAIL_AHEAD < count)
-            __builtin_prefetch(
-                shard->cells + ((hashes[i + SNAIL_AHEAD] << table->shard_bits) >> (64 - shard->bits)));
-        values[rows[i]] = shard->cells[snail_cell_of(shard, hashes[i], table->shard_bits)].value;
+        if (i + SNAIL_AHEAD < count) snail_fetch_cell(table, shard, hashes[i + SNAIL_AHEAD]);
+        values[places[i]] = shard->cells[snail_cell_of(shard, hashes[i], table->shard_bits)].value;
     }
 }
 

@@ -73,28 +73,28 @@ cdef extern from "_least_rows.h" nogil:
         pass
     ctypedef struct Shard "snail_shard":
         pthread_mutex_t lock
-        uint64_t *seen
-        uint64_t *again
         Cell *cells
         int bits
         uint64_t used
     ctypedef struct LeastRows "snail_least_rows":
         Shard *shards
+        uint64_t *seen
+        uint64_t *again
         uint64_t seen_lines
         uint64_t again_lines
         int shard_bits
-    ctypedef struct Grouped "snail_grouped":
+    ctypedef struct Chosen "snail_chosen":
         uint64_t *hashes
-        uint64_t *values
-        int64_t *rows
-        int64_t *begin
-    void group_keys "snail_group_keys"(const LeastRows *table, const uint64_t *keys, const uint64_t *values, int64_t count,
-                           Grouped *grouped)
-    void note_in "snail_note"(const LeastRows *table, Shard *shard, const uint64_t *hashes, int64_t count)
+        int64_t *places
+    int64_t choose "snail_choose"(const LeastRows *table, const uint64_t *keys, int64_t count, bint again,
+                                  Chosen *chosen)
+    void group "snail_group"(const LeastRows *table, const Chosen *chosen, int64_t count, Chosen *grouped,
+                             int64_t *begin)
+    void note_in "snail_note"(const LeastRows *table, const uint64_t *hashes, int64_t count)
     int push_in "snail_push"(const LeastRows *table, Shard *shard, const uint64_t *hashes,
-                             const uint64_t *values, int64_t count)
+                             const int64_t *places, int64_t count, const uint64_t *values)
     void pull_in "snail_pull"(const LeastRows *table, const Shard *shard, const uint64_t *hashes,
-                              const int64_t *rows, int64_t count, uint64_t *values)
+                              const int64_t *places, int64_t count, uint64_t *values)
 
 cdef enum:
     NOTE = 0
@@ -330,7 +330,6 @@ cdef class KeyTable:
     def __cinit__(self, int64_t expected_keys, int bits_a_key=8) -> None:
         cdef int64_t shards, i
         cdef uint8_t[::1] view
-        cdef uint64_t *lines
         if expected_keys < 0:
             raise ValueError(f"expected_keys may not be negative, got {expected_keys:,}")
         if not 1 <= bits_a_key <= 64:
@@ -345,16 +344,13 @@ cdef class KeyTable:
         self.filter_bytes = LINE_BYTES * shards * <int64_t>(self.table.seen_lines + self.table.again_lines)
         self.memory = private_memory(self.filter_bytes, huge=self.filter_bytes >= 1 << 22)
         view = np.frombuffer(self.memory, np.uint8)
-        lines = <uint64_t *>&view[0]
+        self.table.seen = <uint64_t *>&view[0]
+        self.table.again = self.table.seen + LINE_BYTES // 8 * shards * self.table.seen_lines
         self.table.shards = <Shard *>aligned_alloc(LINE_BYTES, sizeof(Shard) * shards)
         if self.table.shards == NULL:
             raise MemoryError("no memory for the shards of a table")
         for i in range(shards):
             pthread_mutex_init(&self.table.shards[i].lock, NULL)
-            self.table.shards[i].seen = lines
-            lines += LINE_BYTES // 8 * self.table.seen_lines
-            self.table.shards[i].again = lines
-            lines += LINE_BYTES // 8 * self.table.again_lines
             self.table.shards[i].cells = NULL
             self.table.shards[i].bits = 0
             self.table.shards[i].used = 0
@@ -405,13 +401,13 @@ cdef class KeyTable:
         return least
 
     cdef int visit(self, int what, object keys, object values, object least) except -1:
-        cdef const uint64_t[::1] key_view = keys.reshape(-1)
-        cdef int64_t n = key_view.shape[0], shards = 1 << self.table.shard_bits, i, at, first, count
-        cdef const uint64_t[::1] value_view
+        cdef const uint64_t[::1] key_view = keys.reshape(-1), value_view
         cdef uint64_t[::1] least_view
         cdef const uint64_t *value_data = NULL
         cdef uint64_t *least_data = NULL
-        cdef Grouped grouped
+        cdef int64_t n = key_view.shape[0], shards = 1 << self.table.shard_bits, i, at, first, count
+        cdef Chosen chosen, grouped
+        cdef int64_t *begin
         cdef Shard *shard
         cdef int failed = 0
         if n == 0:
@@ -422,37 +418,42 @@ cdef class KeyTable:
         if what == PULL:
             least_view = least.reshape(-1)
             least_data = &least_view[0]
-        grouped.hashes = <uint64_t *>malloc(8 * n)
-        grouped.values = <uint64_t *>malloc(8 * n) if what == PUSH else NULL
-        grouped.rows = <int64_t *>malloc(8 * n) if what == PULL else NULL
-        grouped.begin = <int64_t *>malloc(8 * (shards + 1))
-        if (grouped.hashes == NULL or grouped.begin == NULL or (what == PUSH and grouped.values == NULL)
-                or (what == PULL and grouped.rows == NULL)):
+        chosen.hashes, grouped.hashes = <uint64_t *>malloc(8 * n), <uint64_t *>malloc(8 * n)
+        chosen.places = grouped.places = NULL
+        if what != NOTE:
+            chosen.places, grouped.places = <int64_t *>malloc(8 * n), <int64_t *>malloc(8 * n)
+        begin = <int64_t *>malloc(8 * (shards + 1))
+        if (chosen.hashes == NULL or grouped.hashes == NULL or begin == NULL
+                or (what != NOTE and (chosen.places == NULL or grouped.places == NULL))):
             failed = 1
         else:
             with nogil:
-                group_keys(&self.table, &key_view[0], value_data, n, &grouped)
+                group(&self.table, &chosen, choose(&self.table, &key_view[0], n, what != NOTE, &chosen), &grouped,
+                      begin)
                 # Threads begin at different shards, or each would wait for the one before it.
                 at = <int64_t>(mix(key_view[n - 1]) & <uint64_t>(shards - 1))
                 for i in range(shards):
-                    first, count = grouped.begin[at], grouped.begin[at + 1] - grouped.begin[at]
+                    first, count = begin[at], begin[at + 1] - begin[at]
                     if count:
                         shard = self.table.shards + at
                         pthread_mutex_lock(&shard.lock)
                         if what == NOTE:
-                            note_in(&self.table, shard, grouped.hashes + first, count)
+                            note_in(&self.table, grouped.hashes + first, count)
                         elif what == PUSH:
-                            failed = push_in(&self.table, shard, grouped.hashes + first, grouped.values + first, count)
+                            failed = push_in(&self.table, shard, grouped.hashes + first, grouped.places + first,
+                                             count, value_data)
                         else:
-                            pull_in(&self.table, shard, grouped.hashes + first, grouped.rows + first, count, least_data)
+                            pull_in(&self.table, shard, grouped.hashes + first, grouped.places + first, count,
+                                    least_data)
                         pthread_mutex_unlock(&shard.lock)
                         if failed:
                             break
                     at = at + 1 if at + 1 < shards else 0
+        free(chosen.hashes)
+        free(chosen.places)
         free(grouped.hashes)
-        free(grouped.values)
-        free(grouped.rows)
-        free(grouped.begin)
+        free(grouped.places)
+        free(begin)
         if failed:
             raise MemoryError(f"no memory for {n:,} more keys beside {self.rows:,} rows; what was pushed stays")
         return 0
