@@ -29,11 +29,13 @@ outlive its drivers.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from functools import partial
 from math import inf
 
 from snailps.errors import EXIT_FAILED, EXIT_OK, EXIT_WRONG
 from snailps.master.context import Context
+from snailps.master.departure_rules import Case, Cause, Ends, Moment, Outcome, decide
 from snailps.master.effects import Forget
 from snailps.master.job.controller import JobController
 from snailps.master.job.present import FailJob
@@ -87,6 +89,7 @@ class Departures:
         self.coming, self._coming_by = 0, 0.0
         # Delayed stops: when to send, over which connection, the message. In order of time.
         self._to_stop: list[tuple[float, int, messages.Stop]] = []
+        self._losses = self._loss_table()
 
     # --- workers of a failed job ---------------------------------------------------------------
 
@@ -170,123 +173,114 @@ class Departures:
 
         Called for a closed connection, silence, and every expulsion; only the first call counts.
         """
-        stay = member.stay
-        if stay is Stay.GONE:
-            return
-        self._out.put(Forget(member.number))
-        stopping = self._lifecycle.stopping
-        if self._members.returning and not (stopping or member.role == "driver"):
-            # After a takeover nothing is decided before all members are back or missed: what this
-            # one had done is in the reports of the others, and the job is not replayed yet.
-            if not member.missed:  # its heartbeats may come and go again, though it does not
-                self._out.say(f"{member.name} is missed: {why}", logging.WARNING)
-                member.was_missed(why)
-            return
+        outcome = self._decide(Cause.LOST, member)
+        if outcome is not Outcome.IGNORED:
+            self._out.put(Forget(member.number))
+            self._losses[outcome](member, why, now)
+
+    def _decide(self, cause: Cause, member: Member) -> Outcome:
+        ends = self._failure_ends(member) if cause is Cause.FAILED else self._loss_ends(member)
+        return decide(
+            Case(cause, self._moment, member.role, member.joined, member.stay, member.dropped, ends)
+        )
+
+    @property
+    def _moment(self) -> Moment:
+        if self._lifecycle.stopping:
+            return Moment.STOPPING
+        if self._members.returning:  # the cluster may form meanwhile
+            return Moment.RETURNING
+        if self._lifecycle.forming:
+            return Moment.FORMING
+        return Moment.AT_WORK if self._job_controller.phase in AT_WORK else Moment.FORMED
+
+    def _loss_ends(self, member: Member) -> Ends:
+        """What cannot go on without a member that is lost."""
+        if self._lifecycle.forming:
+            return Ends.NOTHING if self._is_replaced else Ends.CLUSTER
+        workers = (other for other in self._members.all.values() if other.role == "worker")
+        goes_on = self._recovers and (
+            member.role == "server"  # the planner calls `rows_lost` if it had a shard's only copy
+            or self._job_controller.phase is JobPhase.EXPORTING  # the servers have the model
+            or any(other.joined and other is not member for other in workers)
+            or (self._job_controller.can_wait and self._life.job_waits)
+        )
+        if goes_on:
+            return Ends.NOTHING
+        outlives_it = self._life.outlives_job and member.role == "worker"
+        return Ends.JOB if outlives_it else Ends.CLUSTER
+
+    def _failure_ends(self, member: Member) -> Ends:
+        """What cannot go on after a worker's failure: nothing, if only that worker is concerned."""
+        at_work = self._job_controller.phase in (JobPhase.RESTORING, *AT_WORK, JobPhase.EXPORTING)
+        is_alone = (
+            member.dropped
+            or (member.late and not member.work.begun)
+            or (self._life.outlives_job and not (at_work or self._lifecycle.forming))
+        )
+        return Ends.NOTHING if is_alone else Ends.JOB
+
+    def _loss_table(self) -> dict[Outcome, Callable[[Member, str, float], None]]:
+        """Methods by outcome; each begins with the phase of the member."""
+        return {
+            Outcome.NOTED: lambda member, why, now: member.was_lost(),
+            Outcome.MISSED: self._miss,
+            Outcome.STILL_MISSED: lambda member, why, now: None,
+            Outcome.SENT_AWAY: self._end_with_job,
+            Outcome.DRIVER_GONE: self._lose_driver,
+            Outcome.WAITED_FOR: self._form_on,
+            Outcome.LEFT_FORMING: self._form_on_after_goodbye,
+            Outcome.UNFORMED: self._end_forming,
+            Outcome.NEWCOMER_GONE: self._lose_newcomer,
+            Outcome.WORKER_LEFT: self._let_worker_leave,
+            Outcome.WORKER_SPARED: self._spare_worker,
+            Outcome.WORKER_LOST: self._lose_worker,
+            Outcome.SERVER_LEFT: self._let_server_leave,
+            Outcome.SERVER_LOST: self._lose_server,
+            Outcome.JOB_ENDED: self._end_job,
+            Outcome.CLUSTER_ENDED: self._end_cluster,
+        }
+
+    def _miss(self, member: Member, why: str, now: float) -> None:
+        self._out.say(f"{member.name} is missed: {why}", logging.WARNING)
+        member.was_missed(why)
+
+    def _end_with_job(self, member: Member, why: str, now: float) -> None:
         member.was_lost()
-        if stopping:
-            return
-        left_in_order = stay is Stay.LEFT
-        if stay is Stay.SENT_AWAY:
-            self._members.remove(member, lost=True)
+        self._members.remove(member, lost=True)
+        self._shard_orders.fence(member.number, now)
+
+    def _lose_driver(self, member: Member, why: str, now: float) -> None:
+        member.was_lost()
+        self._members.remove(member, lost=True)
+        # A driver that has declared no table can have pushed to none: no fence. While members
+        # return, `MasterCore._go_on_without_job` fences those that are gone.
+        if member.declared and not (self._lifecycle.forming or self._members.returning):
             self._shard_orders.fence(member.number, now)
-        elif member.role == "driver":
-            self._members.remove(member, lost=True)
-            # A driver that has declared no table can have pushed to none: no fence. While members
-            # return, `MasterCore._go_on_without_job` fences those that are gone.
-            if member.declared and not (self._lifecycle.forming or self._members.returning):
-                self._shard_orders.fence(member.number, now)
-            self._submissions.driver_gone(member)
-            if not (self._life.outlives_drivers or self._members.nodes("driver")):
-                stop = partial(self._lifecycle.stop, EXIT_OK, "the driver is gone")
-                self._session_rows.save_last(stop)
-        elif self._lifecycle.forming:
-            self._lose_while_forming(member, why, now, left=left_in_order)
-        elif not member.joined:
-            # It holds no block and no shard, so its loss ends no job, whatever `on_node_loss` says.
-            self._members.remove(member)
-            text = f"{member.name} is gone while it joined: {why}. The job goes on"
-            self._out.say(text, logging.WARNING, reported=True)
-            self._event("lost", member, f"was lost while it joined ({why}); the others go on")
-        elif member.role == "worker" and (member.dropped or left_in_order):
-            # Fenced though it left in order: a repetition of its last pushes may still be on a
-            # connection that broke.
-            leases = self._job_controller.leases
-            self._members.remove(member, lost=not left_in_order)
-            self._shard_orders.fence(member.number, now, leases.last_of(member))
-            returned = leases.released(member, now)
-            if left_in_order:
-                self._out.say(f"{member.name} left, {returned} blocks returned")
-                self._event("left", member, "left; the others go on")
-            else:
-                text = f"is given up as the training ends: {why}"
-                self._out.say(f"{member.name} {text}", logging.WARNING)
-                self._event("lost", member, text)
-        elif member.role == "server" and left_in_order:
-            self._members.remove(member)
-            self._out.say(f"{member.name} left")
-            self._event("left", member, "left; other servers have its shards")
-            self._checkpoints_lost(member, "it left", now)
-            self._replication.lost(member, "left", now)
-        elif not self._goes_on_without(member):
-            if stay is Stay.LEAVING:
-                self._lose_for_good(member, "was asked to leave, and is gone", now)
-            else:
-                self._lose_for_good(member, f"is lost: {why}", now)
-        elif member.role == "worker":
-            self._lose_worker(member, why, now)
-        else:
-            self._lose_server(member, why, now)
+        self._submissions.driver_gone(member)
+        if not (self._life.outlives_drivers or self._members.nodes("driver")):
+            stop = partial(self._lifecycle.stop, EXIT_OK, "the driver is gone")
+            self._session_rows.save_last(stop)
 
-    def _lose_for_good(self, member: Member, what: str, now: float) -> None:
-        """Fail the job, which cannot continue without this member.
+    def _form_on(self, member: Member, why: str, now: float) -> None:
+        member.was_lost()
+        self._event("lost", member, f"was lost ({why}); another one is waited for")
+        self._members.lost_while_forming(member, f"is lost: {why}", now)
 
-        A session survives the loss of a worker, and fails only its job. Any other loss ends the
-        cluster: with a server go rows.
-        """
-        rule = f"on_node_loss is '{self._on_node_loss}'"
-        if self._life.outlives_job and self._recovers and member.role == "worker":
-            rule = "no other worker is left"
-        text = f"{member.name} {what}. Its own log may say more; {rule}"
-        self._event("lost", member, f"{what}; {rule}")
-        if member.role == "worker" and self._life.outlives_job:
-            self._members.remove(member, lost=True)
-            self._shard_orders.fence(member.number, now)
-            self._out.say(text, logging.WARNING)
-            if self._job_controller.job is not None:
-                self._fail_job(text)
-        else:
-            self.rows_lost(text)
+    def _form_on_after_goodbye(self, member: Member, why: str, now: float) -> None:
+        member.was_lost()
+        self._event("left", member, "left as asked; another one is waited for")
+        self._members.lost_while_forming(member, "left as asked", now)
 
-    def rows_lost(self, text: str) -> None:
-        """End the cluster because rows are lost; the verdict says where a new run continues."""
-        advice = self._job_controller.checkpoints.advice()
-        self._lifecycle.fail(f"{text}. {advice or _NO_CHECKPOINTS}")
-
-    def _goes_on_without(self, member: Member) -> bool:
-        """Whether the job can continue without this member."""
-        if not self._recovers:
-            return False
-        if member.role == "server":
-            return True  # the planner calls `rows_lost` if it had the only copy of a shard
-        if self._job_controller.phase is JobPhase.EXPORTING:
-            return True  # workers are done: the servers have the model
-        others = any(other is not member for other in self._members.joined("worker"))
-        return others or (self._job_controller.can_wait and self._life.job_waits)
-
-    def _lose_while_forming(self, member: Member, why: str, now: float, *, left: bool) -> None:
-        """Wait for a replacement where one may come; else end the cluster, which cannot form."""
-        if left or self._is_replaced:
-            text = "left as asked" if left else f"is lost: {why}"
-            what = "left as asked" if left else f"was lost ({why})"
-            self._event("left" if left else "lost", member, f"{what}; another one is waited for")
-            self._members.lost_while_forming(member, text, now)
-        else:
-            self._lifecycle.fail(
-                f"{member.name} is lost while the cluster forms: {why}. {self._why_not_replaced}"
-            )
+    def _end_forming(self, member: Member, why: str, now: float) -> None:
+        member.was_lost()
+        self._lifecycle.fail(
+            f"{member.name} is lost while the cluster forms: {why}. {self._why_not_replaced}"
+        )
 
     @property
     def _is_replaced(self) -> bool:
+        """Whether another process may come for one that goes while the cluster forms."""
         return self._recovers and self._life.outlives_drivers
 
     @property
@@ -297,15 +291,43 @@ class Departures:
             else "on_node_loss is 'stop'"
         )
 
+    def _lose_newcomer(self, member: Member, why: str, now: float) -> None:
+        member.was_lost()
+        self._members.remove(member)
+        text = f"{member.name} is gone while it joined: {why}. The job goes on"
+        self._out.say(text, logging.WARNING, reported=True)
+        self._event("lost", member, f"was lost while it joined ({why}); the others go on")
+
+    def _release(self, member: Member, now: float, *, lost: bool = True) -> int:
+        """Remove a worker and give its blocks to the others; how many.
+
+        Fenced even if it left in order: a repetition of its last pushes may still be on a
+        connection that broke. No lease is given out again before the fence has been ordered.
+        """
+        leases = self._job_controller.leases
+        self._members.remove(member, lost=lost)
+        self._shard_orders.fence(member.number, now, leases.last_of(member))
+        return leases.released(member, now)
+
+    def _let_worker_leave(self, member: Member, why: str, now: float) -> None:
+        member.was_lost()
+        returned = self._release(member, now, lost=False)
+        self._out.say(f"{member.name} left, {returned} blocks returned")
+        self._event("left", member, "left; the others go on")
+
+    def _spare_worker(self, member: Member, why: str, now: float) -> None:
+        member.was_lost()
+        self._release(member, now)
+        text = f"is given up as the training ends: {why}"
+        self._out.say(f"{member.name} {text}", logging.WARNING)
+        self._event("lost", member, text)
+
     def _lose_worker(self, member: Member, why: str, now: float) -> None:
         """Release a worker's blocks to the others, and count the loss at the block it was at."""
-        leases = self._job_controller.leases
-        # In this order: the block to blame is known only while the worker holds it, and no lease
-        # is given out again before the fence has been ordered.
-        culprit = leases.blame(member)
-        self._members.remove(member, lost=True)
-        self._shard_orders.fence(member.number, now, leases.last_of(member))
-        returned = leases.released(member, now)
+        member.was_lost()
+        # The block to blame is known only while the worker holds it.
+        culprit = self._job_controller.leases.blame(member)
+        returned = self._release(member, now)
         who = "The others go on" if self._members.nodes("worker") else "It was the last worker"
         leased = f"{returned} block{'' if returned == 1 else 's'} to be leased again"
         self._out.say(
@@ -319,19 +341,55 @@ class Departures:
         if culprit:
             self._fail_job(culprit)
 
+    def _let_server_leave(self, member: Member, why: str, now: float) -> None:
+        member.was_lost()
+        self._members.remove(member)
+        self._out.say(f"{member.name} left")
+        self._event("left", member, "left; other servers have its shards")
+        self._without_server(member, "it left", "left", now)
+
     def _lose_server(self, member: Member, why: str, now: float) -> None:
-        """Promote the standbys of a server's shards."""
+        member.was_lost()
         heirs = self._replication.heirs_text(member.number)  # before the planner forgets the server
         self._members.remove(member)
         self._out.say(f"{member.name} is lost: {why}", logging.WARNING, reported=True)
         self._event("lost", member, f"was lost ({why}); {heirs}")
-        self._checkpoints_lost(member, why, now)
-        self._replication.lost(member, why, now)
+        self._without_server(member, why, why, now)
 
-    def _checkpoints_lost(self, server: Member, why: str, now: float) -> None:
-        """Fail or restart the checkpoints in which a lost server takes part."""
+    def _without_server(self, server: Member, why: str, shards_why: str, now: float) -> None:
+        """Fail or restart the checkpoints in which it takes part, and promote its standbys."""
         self._job_controller.server_lost(server, why, now)
         self._session_rows.lost(server, why, now)
+        self._replication.lost(server, shards_why, now)
+
+    def _end_job(self, member: Member, why: str, now: float) -> None:
+        rule = "no other worker is left" if self._recovers else self._stop_rule
+        text = self._lose_for_good(member, why, rule)
+        self._members.remove(member, lost=True)
+        self._shard_orders.fence(member.number, now)
+        self._out.say(text, logging.WARNING)
+        if self._job_controller.job is not None:
+            self._fail_job(text)
+
+    def _end_cluster(self, member: Member, why: str, now: float) -> None:
+        self.rows_lost(self._lose_for_good(member, why, self._stop_rule))
+
+    @property
+    def _stop_rule(self) -> str:
+        return f"on_node_loss is '{self._on_node_loss}'"
+
+    def _lose_for_good(self, member: Member, why: str, rule: str) -> str:
+        """Report a loss that ends the job or the cluster; the verdict."""
+        asked = member.stay is Stay.LEAVING
+        member.was_lost()
+        what = "was asked to leave, and is gone" if asked else f"is lost: {why}"
+        self._event("lost", member, f"{what}; {rule}")
+        return f"{member.name} {what}. Its own log may say more; {rule}"
+
+    def rows_lost(self, text: str) -> None:
+        """End the cluster because rows are lost; the verdict says where a new run continues."""
+        advice = self._job_controller.checkpoints.advice()
+        self._lifecycle.fail(f"{text}. {advice or _NO_CHECKPOINTS}")
 
     # --- notes of members ----------------------------------------------------------------------
 
@@ -343,33 +401,28 @@ class Departures:
         this message: what fails in a server or a driver is noticed as its loss.
         """
         text = f"failed: {message.text}"
-        if member.stay is Stay.SENT_AWAY:  # its job has failed already
-            return
-        if self._fails_by_itself(member):
-            self._event("lost", member, f"{text}; the others go on")
-            stop = self._stop(member, text)
-            if stop.again:
-                self._to_stop.append((now + LATER_S, member.peer, stop))
-            else:
-                self._members.send(member, stop)
-            self._members.remove(member)
-            self._members.left.remove(member)
-            self._shard_orders.fence(member.number, now)
-            self._job_controller.leases.released(member, now)
-            away = f"{member.name} is stopped, the others go on: {text}"
-            self._out.say(away, logging.WARNING)
-            self._out.put(Forget(member.number))
-            member.was_lost()
-        else:
+        outcome = self._decide(Cause.FAILED, member)
+        if outcome is Outcome.STOPPED_ALONE:
+            self._stop_alone(member, text, now)
+        elif outcome is Outcome.JOB_FAILED:
             code = EXIT_WRONG if message.is_wrong else EXIT_FAILED
             self._fail_job(f"{member.name} {text}", code, message.trace)
 
-    def _fails_by_itself(self, member: Member) -> bool:
-        """Whether a worker's failure concerns that worker alone, and not the job."""
-        if member.dropped or (member.late and not member.work.begun):
-            return True
-        at_work = self._job_controller.phase in (JobPhase.RESTORING, *AT_WORK, JobPhase.EXPORTING)
-        return self._life.outlives_job and not (at_work or self._lifecycle.forming)
+    def _stop_alone(self, member: Member, text: str, now: float) -> None:
+        self._event("lost", member, f"{text}; the others go on")
+        stop = self._stop(member, text)
+        if stop.again:
+            self._to_stop.append((now + LATER_S, member.peer, stop))
+        else:
+            self._members.send(member, stop)
+        self._members.remove(member)
+        self._members.left.remove(member)
+        self._shard_orders.fence(member.number, now)
+        self._job_controller.leases.released(member, now)
+        away = f"{member.name} is stopped, the others go on: {text}"
+        self._out.say(away, logging.WARNING)
+        self._out.put(Forget(member.number))
+        member.was_lost()
 
     def bye(self, member: Member, message: messages.Bye, now: float) -> None:
         """Note that a member ends in order, and its last figures; its connection closes next."""
@@ -377,20 +430,17 @@ class Departures:
 
     def leave(self, member: Member, now: float) -> None:
         """SIGTERM at a member: a worker first finishes its block, a server's shards move away."""
-        forming = self._lifecycle.forming
-        if member.role == "server" and member.joined and not forming:
+        outcome = self._decide(Cause.ASKED, member)
+        if outcome is Outcome.DRAINED:
             self._replication.drain(member.number, now)
-            return
-        if member.role == "server" and forming and not self._is_replaced:
+        elif outcome is Outcome.UNFORMED_AS_ASKED:
             self._lifecycle.fail(
                 f"{member.name} was asked to leave (SIGTERM) while the cluster forms. "
                 f"{self._why_not_replaced}"
             )
-            return
-        member.asked_to_leave()
-        if member.role == "server":  # one that still joins: it has no rows to move
-            self._members.send(member, messages.Stop(False, "left as asked"))
-            return
-        if self._job_controller.phase not in AT_WORK:
-            self._members.send(member, messages.Stop(False, "left as asked"))
-        self._job_controller.leases.leaving(member, now)
+        elif outcome is not Outcome.IGNORED:
+            member.asked_to_leave()
+            if outcome is not Outcome.WORKER_ENDS_BLOCK:
+                self._members.send(member, messages.Stop(False, "left as asked"))
+            if outcome is not Outcome.SERVER_LET_GO:
+                self._job_controller.leases.leaving(member, now)
