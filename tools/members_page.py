@@ -1,4 +1,4 @@
-"""docs/design/members.md, drawn from the tables of a member's phases.
+"""docs/design/members.md, drawn from the tables of a member's phases and of departures.
 
 python tools/members_page.py > docs/design/members.md
 """
@@ -9,8 +9,9 @@ import enum
 import inspect
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 
+from snailps.master.departure_rules import RULES, Case, Cause, Ends, Moment, Outcome
 from snailps.master.phases import REACH, STAY, STEPS, WORK, Reach, Stay, Step, Work
 
 _INTRODUCTION = """\
@@ -90,6 +91,48 @@ def drawn(table: Mapping[enum.Enum, Mapping[str, enum.Enum]]) -> Iterator[str]:
         yield f"| **{phase.name}** | {' | '.join(cells)} |"
 
 
+_DEPARTURES = """\
+## Departures: what is done when a member goes
+
+`Departures` (`snailps/master/departures.py`) makes a case of a member that is lost, fails or is
+asked to leave, and carries out the outcome of the one row that takes it: `RULES` in
+`snailps/master/departure_rules.py`. The order of the rows has no meaning. An empty cell takes any
+value. `tests/unit/test_departures.py` plays each cell of cause, moment, role, joined and stay in a
+master, or says why no cluster comes to it.
+
+- *joined*: the member may hold rows or blocks (see Reach)
+- *given up*: a worker that is `GIVEN_UP` (see Work)
+- *ends*: what cannot go on without it. For a loss `on_node_loss` decides, whether another worker is
+  left or the job waits for one, and while the cluster forms whether another process may
+  come; for a failure whether the worker is a newcomer, or has no job
+"""
+
+
+def set_text(name: str, values: Set[object]) -> str:
+    """A set in a row: its members, or what it lacks where that is shorter."""
+    kinds = {"cause": Cause, "moment": Moment, "stay": Stay, "ends": Ends}
+    if name not in kinds:
+        return ", ".join(sorted({True: "yes", False: "no"}.get(v, str(v)) for v in values))
+    chosen = [value.name for value in kinds[name] if value in values]
+    lacking = [value.name for value in kinds[name] if value not in values]
+    is_most = len(chosen) > len(lacking)
+    return f"not {', '.join(lacking)}" if is_most else ", ".join(chosen)
+
+
+def departures() -> Iterator[str]:
+    yield _DEPARTURES
+    for kind in (Moment, Outcome):
+        yield "\n".join(f"- `{name}`: {text}" for name, text in comments(kind).items()) + "\n"
+    names = Case._fields
+    rows = [f"| {' | '.join(name.replace('_', ' ') for name in names)} | outcome |"]
+    rows.append("|---" * (len(names) + 1) + "|")
+    for rule in RULES:
+        values_of = zip(names, rule[:-1], strict=True)
+        cells = (set_text(name, values) if values else "" for name, values in values_of)
+        rows.append(f"| {' | '.join(cells)} | {rule.outcome.name} |")
+    yield "\n".join(rows) + "\n"
+
+
 def page() -> str:
     parts = [_INTRODUCTION]
     tables: list[tuple[type[enum.Enum], Mapping[enum.Enum, Mapping[str, enum.Enum]]]] = [
@@ -99,6 +142,7 @@ def page() -> str:
         meanings = [f"- `{name}`: {text}" for name, text in comments(phases).items() if text]
         parts += [f"## {_TITLES[phases]}\n", "\n".join(meanings) + "\n"]
         parts += ["\n".join(drawn(table)) + "\n", _AFTER[phases]]
+    parts += departures()
     return "\n".join(parts)
 
 

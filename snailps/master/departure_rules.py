@@ -38,14 +38,14 @@ class Ends(enum.Enum):
 
 class Outcome(enum.Enum):
     IGNORED = "ignored"  # nothing: its end was dealt with before
-    NOTED = "noted"  # nobody needs what it had: the cluster ends
+    NOTED = "noted"  # nothing else: the cluster ends, and needs no more of it
     MISSED = "missed"  # what it had is in the reports of the others: judged when all are back
     STILL_MISSED = "still missed"  # the same: heartbeats may come and go, though it does not
     SENT_AWAY = "sent away"  # fenced: its job has failed already
     DRIVER_GONE = "driver gone"  # fenced if it may have pushed; its job or session may end
     WAITED_FOR = "waited for"  # the cluster forms on, with another one in its place
     LEFT_FORMING = "left forming"  # the same, and it is no loss
-    UNFORMED = "unformed"  # the cluster fails: nobody takes its place
+    UNFORMED = "unformed"  # the cluster fails: no process takes its place
     NEWCOMER_GONE = "newcomer gone"  # nothing else: it had no block and no shard
     WORKER_LEFT = "worker left"  # fenced, then its blocks go to others
     WORKER_SPARED = "worker spared"  # the same, with a warning: the training ends without it
@@ -54,10 +54,10 @@ class Outcome(enum.Enum):
     SERVER_LOST = "server lost"  # its standbys are promoted; if one is lacking, rows are lost
     JOB_ENDED = "job ended"  # fenced; the job fails, and the session goes on
     CLUSTER_ENDED = "cluster ended"  # the verdict says where a new run continues
-    STOPPED_ALONE = "stopped alone"  # ordered to end, and fenced; the others go on
+    STOPPED = "stopped"  # ordered to end, and fenced; the others go on
     JOB_FAILED = "job failed"  # another worker would fail likewise
     DRAINED = "drained"  # ordered to end once its shards have moved
-    UNFORMED_AS_ASKED = "unformed as asked"  # the cluster fails: nobody takes its place
+    UNFORMED_AS_ASKED = "unformed as asked"  # the cluster fails: no process takes its place
     SERVER_LET_GO = "server let go"  # ordered to end: it has no rows
     WORKER_LET_GO = "worker let go"  # ordered to end, and gets no block
     WORKER_ENDS_BLOCK = "worker ends block"  # it gets no other block, and says goodbye
@@ -88,7 +88,8 @@ class DepartureRule(NamedTuple):
     outcome: Outcome
 
     def takes(self, case: Case) -> bool:
-        return all(not values or value in values for values, value in zip(self, case, strict=False))
+        columns: tuple[Set[Any], ...] = self[:-1]
+        return all(not taken or value in taken for taken, value in zip(columns, case, strict=True))
 
 
 _ANY: Set[Any] = frozenset()
@@ -131,7 +132,7 @@ RULES = (
     _R(_LOST,   _UP,      _SERVER, _YES, _SUDDEN,    _ANY, _SOME, _O.CLUSTER_ENDED),
 
     _R(_FAILED, _ANY,     _ANY,    _ANY, _AWAY,      _ANY, _ANY,  _O.IGNORED),
-    _R(_FAILED, _ANY,     _ANY,    _ANY, _NOT_AWAY,  _ANY, _NIL,  _O.STOPPED_ALONE),
+    _R(_FAILED, _ANY,     _ANY,    _ANY, _NOT_AWAY,  _ANY, _NIL,  _O.STOPPED),
     _R(_FAILED, _ANY,     _ANY,    _ANY, _NOT_AWAY,  _ANY, _SOME, _O.JOB_FAILED),
 
     _R(_ASKED,  _FORMS,   _SERVER, _ANY, _THERE,     _ANY, _NIL,  _O.SERVER_LET_GO),

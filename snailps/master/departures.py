@@ -1,10 +1,11 @@
-"""Decides what the loss or departure of a member means for the cluster and its job.
+"""Carries out what the loss or departure of a member means for the cluster and its job.
 
-    Gone, silence, Failed, Leaving, Bye -> Departures
+    Gone, silence, Failed, Leaving, Bye -> Departures: the case of the member
+        -> `departure_rules.decide` -> Outcome
         -> the job continues without the member, waits for a replacement, or ends
 
-Owns the policy of a loss: `on_node_loss`, before and after forming, in a session or not. Must not
-know how blocks are released (`JobController`) or shards change over (`ReplicationController`).
+Owns what a case is made of: `on_node_loss`, the moment, what cannot go on without the member. Must
+not know how blocks are released (`JobController`) or shards change over (`ReplicationController`).
 
 Two rules hold throughout. The fence of a member that may have pushed is ordered before its work is
 given to others, as it may only be slow. Whether that work also waits until all shards have executed
@@ -402,7 +403,7 @@ class Departures:
         """
         text = f"failed: {message.text}"
         outcome = self._decide(Cause.FAILED, member)
-        if outcome is Outcome.STOPPED_ALONE:
+        if outcome is Outcome.STOPPED:
             self._stop_alone(member, text, now)
         elif outcome is Outcome.JOB_FAILED:
             code = EXIT_WRONG if message.is_wrong else EXIT_FAILED

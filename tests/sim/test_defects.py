@@ -56,7 +56,7 @@ def test_patch_puts_a_defect_back_into_the_present_code(name):
 @pytest.mark.long
 @pytest.mark.parametrize("name", sorted(path.stem for path in DEFECTS.glob("*.patch")))
 def test_defect_put_back_is_found(name, tmp_path):
-    for part in ("snailps", "tests"):
+    for part in ("snailps", "tests", "tools"):
         shutil.copytree(ROOT / part, tmp_path / part)
     patch = DEFECTS / f"{name}.patch"
     subprocess.run(["git", "apply", patch], cwd=tmp_path, check=True)

@@ -211,11 +211,11 @@ class World:
         self.tick(times=3)
 
 
-def takes_over(world, job, **how):
+def takes_over(world, job, kind=World, **how):
     """A master that takes over from the facts of another one."""
     first = Fact("cluster", {"cluster_id": LIFE, "at": 0.0, "job": {}})
     facts = [first, Fact("numbers", {"until": 1024, "readers_until": 1 << 30}), *world.facts()]
-    return World(job, Recovered(facts, "journal", world.services.base), **how)
+    return kind(job, Recovered(facts, "journal", world.services.base), **how)
 
 
 def rejoin(world, number, servers=1, **state):
