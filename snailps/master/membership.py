@@ -578,6 +578,11 @@ class Membership:
         drivers = [member for member in self.all.values() if member.role == "driver"]
         return [gone, *(Fact("driver", self._noted(member)) for member in drivers)]
 
+    def note_shards(self, changes: dict[str, Any]) -> None:
+        """Note where the shards are now: all, or what changed."""
+        self.shards = with_changes(self.shards, changes)
+        self.out.note("shards", changes)
+
     def shard_facts(self) -> list[Fact]:
         """Where the shards are, in one fact that replaces all that were noted."""
         return [Fact("shards", self.shards)] if self.shards else []

@@ -30,15 +30,10 @@ from snailps.master.replication.placement import STILL, Copy, Move, Placement, S
 from snailps.master.replication.redundancy import Redundancy
 from snailps.node.effects import EffectQueue
 from snailps.node.status import EVENT_REPORTED
-from snailps.store.route import Route, ShardAddress
+from snailps.store.route import Route
 from snailps.transport import messages
 
 log = logging.getLogger(__name__)
-
-AGAIN_S = 2.0
-"""Pause after a standby failed at a server, times its failures so far, before the next one."""
-AGAIN_MAX = 10
-"""Failures by which the pause grows at most."""
 
 
 class ShardActions:
@@ -72,7 +67,6 @@ class ShardActions:
     def stand_in(self, shard: Shard, now: float) -> bool:
         """Have the standby of a lost primary serve; False if there is none that is complete."""
         copy = shard.standby
-        shard.down_at = now
         if shard.step is Step.PROMOTING and shard.previous is not None:
             # The new primary is lost before the route named it: the one that yielded has all rows.
             self.take_back(shard, now)
@@ -100,10 +94,9 @@ class ShardActions:
 
     def drop_next(self, shard: Shard, now: float) -> None:
         """Drop a standby's own standby, or the copy that was to be the next standby."""
-        copy, shard.next = shard.next, None
+        copy = self.placement.drop_next(shard)
         if copy is None:
             return
-        self.placement.changed(shard)
         source = shard.standby.server if shard.standby is not None else shard.primary
         if source in self.placement.servers and copy.state != "asked":
             # Else it would hold acknowledgements back for a copy that is never complete.
@@ -117,7 +110,7 @@ class ShardActions:
         """A primary cannot yield: it serves on, and the move is tried again after a pause."""
         log.warning("shard %d stays at server %d for now: %s", shard.number, shard.primary, why)
         self.placement.step(shard, "stays")
-        self.put_off(shard.move.goal or (shard.next.server if shard.next else 0), now)
+        self.placement.put_off(shard.move.goal or (shard.next.server if shard.next else 0), now)
         self.placement.aim(shard, replace(shard.move, goal=0))
 
     def resume_as_standby(self, shard: Shard, now: float) -> None:
@@ -127,11 +120,10 @@ class ShardActions:
         then the promotion.
         """
         assert shard.standby is not None
-        copy = Copy(self.next_copy, shard.primary, "seeding", now)
-        copy.host, copy.port = shard.address.host, shard.address.port
+        host, port = shard.address.host, shard.address.port
+        copy = Copy(self.next_copy, shard.primary, "seeding", now, host, port)
         self.next_copy += 1
-        shard.next = copy
-        self.placement.changed(shard)
+        self.placement.add_copy(shard, copy)
         self._fill(shard, shard.standby.server, copy, now, resume=True)
 
     def serve_again(self, shard: Shard, now: float) -> None:
@@ -143,8 +135,7 @@ class ShardActions:
         """Make the standby, which is complete, the primary."""
         copy = shard.standby
         assert copy is not None
-        shard.address = ShardAddress(copy.server, copy.host, copy.port)
-        shard.standby = None
+        self.placement.promote(shard)
         if shard.move.goal == copy.server:
             self.placement.aim(shard, replace(shard.move, goal=0))
         self.order_promotion(shard, now)
@@ -154,12 +145,12 @@ class ShardActions:
         the route is published after the promotion is answered."""
         assert shard.previous is not None
         self.orders.forget_shard(shard.number)
-        copy, shard.next = shard.next, None
+        copy = self.placement.drop_next(shard)
         if copy is not None and copy.server in self.placement.servers.keys() - {
             shard.previous.server
         }:
             self.order(copy.server, messages.DropShard(shard.number), now)
-        shard.address, shard.previous = shard.previous, None
+        self.placement.take_back(shard)
         self.placement.aim(shard, replace(shard.move, goal=0))
         self.order(shard.primary, messages.Alone(shard.number), now)
         self.order_promotion(shard, now)
@@ -174,7 +165,7 @@ class ShardActions:
         if shard.next is not None:
             # The new primary answers when this copy has acknowledged everything; the planner's
             # `tick` gives the copy up where that takes too long.
-            shard.next.moved_at = now
+            self.placement.progressed(shard.next, now)
         self.epoch += 1
 
         def promoted(answer: messages.Message | None, error: str, now: float) -> None:
@@ -184,11 +175,10 @@ class ShardActions:
                 why = f"it cannot serve shard {shard.number}: {error}"
                 self._out.put(Expelled(shard.primary, why))
                 return
-            previous, shard.previous = shard.previous, None
+            previous = shard.previous
             swapped = previous is not None and shard.next is not None \
                 and shard.next.server == previous.server  # fmt: skip
-            if shard.next is not None:
-                shard.standby, shard.next = shard.next, None
+            self.placement.settle(shard)
             if not swapped:
                 self.placement.aim(shard, Move(shard.move.goal))
             elif previous is not None:
@@ -231,11 +221,10 @@ class ShardActions:
     def standby_gone(self, shard: Shard, now: float) -> None:
         """A shard's standby is lost or given up, and is never promoted: its primary may acknowledge
         pushes alone (`Alone`)."""
-        copy, shard.standby = shard.standby, None
-        self.placement.changed(shard)
+        copy = self.placement.drop_standby(shard)
         if shard.step in (Step.YIELDING, Step.SWAPPING):
             # Whether the primary has yielded by now is unknown: the order to serve fits both.
-            shard.previous = shard.address
+            self.placement.yielded(shard)
             self.take_back(shard, now)
             return
         if not shard.step:
@@ -253,43 +242,32 @@ class ShardActions:
             why,
             extra=EVENT_REPORTED,
         )
-        shard.failures += 1
+        self.placement.failed(shard)
         self.placement.aim(shard, STILL)
         if copy is shard.next:
             self.drop_next(shard, now)
             if shard.step is Step.SWAPPING and shard.standby is not None:
-                self.put_off(shard.standby.server, now)  # the swap is tried again after that
+                # The swap is tried again after that.
+                self.placement.put_off(shard.standby.server, now)
                 self.serve_again(shard, now)
                 return
-            self.put_off(copy.server, now)
+            self.placement.put_off(copy.server, now)
             if shard.step is Step.PROMOTING:  # the shard is left without a standby
                 self.hurry(now)
             return
-        self.put_off(copy.server, now)
+        self.placement.put_off(copy.server, now)
         self.drop_next(shard, now)
         if copy.server in self.placement.servers:
             self.order(copy.server, messages.DropShard(shard.number), now)
         self.standby_gone(shard, now)
         self.hurry(now)
 
-    def put_off(self, server: int, now: float) -> None:
-        """Give a server no copy for a while, longer after each failure: a full or broken machine
-        would otherwise fail the same copy in a loop."""
-        failing = self.placement.servers.get(server)
-        if failing is not None:
-            failing.failures += 1
-            self.placement.put_off(server, now + AGAIN_S * min(failing.failures, AGAIN_MAX))
-
     def make_copy(self, shard: Shard, server: int, now: float) -> None:
         """Have a server host a standby, and the primary copy itself there. Where the shard has a
         standby, the copy is the standby's own: the next one (`Shard.next`)."""
         copy = Copy(self.next_copy, server, "asked", now)
         self.next_copy += 1
-        if shard.standby is None:
-            shard.standby = copy
-        else:
-            shard.next = copy
-        self.placement.changed(shard)
+        self.placement.add_copy(shard, copy)
 
         def hosted(answer: messages.Message | None, error: str, now: float) -> None:
             if (filling := shard.filling) is None or filling[1] is not copy:
@@ -298,14 +276,10 @@ class ShardActions:
             if where is None:
                 self.give_up(shard, copy, error or "it reported no address", now)
                 return
-            copy.host, copy.port = where
-            copy.state, copy.moved_at = "seeding", now
-            self.placement.changed(shard)
             # A lost copy is replaced at full speed; a copy for a move gives way to the training.
             # Without replication every copy is for a move.
-            copy.paced = not self._replicated or (
-                self.redundancy.was_full and not self.redundancy.hurt
-            )
+            paced = not self._replicated or (self.redundancy.was_full and not self.redundancy.hurt)
+            self.placement.hosted(shard, copy, *where, now, paced=paced)
             self._fill(shard, filling[0], copy, now)
 
         host = messages.HostStandby(shard.number, self._tables())
@@ -339,7 +313,7 @@ class ShardActions:
             shard = self.placement.shards[number]
             copy = shard.standby
             if self._replicated and copy is not None and copy.paced and copy.state == "seeding":
-                copy.paced = False
+                self.placement.hasten(copy)
                 self.order(shard.primary, self._back_up(shard, copy), now, lambda *_: None)
 
     def replace_standby(self, shard: Shard, server: int, now: float) -> None:

@@ -24,7 +24,6 @@ from snailps.master.membership import Membership
 from snailps.master.phases import Stay
 from snailps.master.replication.effects import Emptied, Expelled, RowsLost, Stuck
 from snailps.master.replication.pending_orders import Order
-from snailps.master.replication.placement_record import with_changes
 from snailps.master.replication.planner import ReplicationPlanner
 from snailps.master.replication.redundancy import shards_text
 from snailps.master.replication.shard_orders import ShardOrders
@@ -211,8 +210,7 @@ class ReplicationController:
         try:
             while True:
                 if changes := self.standbys.changes():
-                    self._members.shards = with_changes(self._members.shards, changes)
-                    self._out.note("shards", changes)
+                    self._members.note_shards(changes)
                 effects = self.standbys.effects()
                 if not effects:
                     return

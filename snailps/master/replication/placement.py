@@ -2,9 +2,9 @@
 
     Placement: servers, shards -> best_for a standby, uneven, has_room, restless
 
-Alone writes `Shard.step` and `Shard.move` (`step`, `aim`), and the indices (`changed`). Must not
-decide what is done about it: `planner.py` does. Whatever an event asks is an index here, so that
-an event costs what it changes and not a walk over all shards.
+Alone writes a `Shard`, a `Copy` and a `Server`: a method changes fields and records that in one
+step. Must not decide what is done about it: `planner.py` does. Whatever an event asks is an index
+here, so that an event costs what it changes and not a walk over all shards.
 """
 
 from __future__ import annotations
@@ -18,6 +18,10 @@ from snailps.store.route import ShardAddress
 
 COPIES_MAX = 1
 """Shards that a server copies at a time, out or in; those that wait still have a standby."""
+AGAIN_S = 2.0
+"""Pause after a standby failed at a server, times its failures so far, before the next one."""
+AGAIN_MAX = 10
+"""Failures by which the pause grows at most."""
 
 State = Literal["asked", "seeding", "ready"]
 
@@ -71,7 +75,7 @@ class Copy:
 
 @dataclass(slots=True)
 class Shard:
-    """A shard: its servers, and what is under way. `Placement` writes `step` and `move`."""
+    """A shard: its servers, and what is under way."""
 
     number: int
     address: ShardAddress
@@ -81,7 +85,6 @@ class Shard:
     step: Step = Step.SERVING
     # the address that has yielded: it could still take the shard back
     previous: ShardAddress | None = None
-    down_at: float | None = None  # when its server was lost, until another one serves it
     failures: int = 0  # standbys that failed in succession
 
     @property
@@ -151,9 +154,9 @@ _NOTHING = _Counted(0, frozenset(), ())
 class Placement:
     """All servers by number, all shards in order, and indices for what every event asks.
 
-    Whoever changes a field of a `Shard` or its copies calls `changed` before anything else is
-    asked: an index that lags behind would have the plan copy twice, or not at all. With a hundred
-    servers a walk over all shards at each event would take a second of each recovery.
+    An index that lags behind would have the plan copy twice, or not at all; a change that the
+    journal lacks would cost rows at a takeover. With a hundred servers a walk over all shards at
+    each event would take a second of each recovery.
     """
 
     servers: dict[int, Server] = field(default_factory=dict)
@@ -168,22 +171,21 @@ class Placement:
     going: set[int] = field(default_factory=set)  # shards that move, or are to
     changing: set[int] = field(default_factory=set)  # shards with a step
     leaving: set[int] = field(default_factory=set)  # servers that are to leave
-    # shards that changed since the journal's record emptied this
-    news: set[int] = field(default_factory=set)
     _counted: list[_Counted] = field(default_factory=list)
     _held: dict[int, set[int]] = field(default_factory=dict)
     _served: dict[int, set[int]] = field(default_factory=dict)
     _copying: dict[int, int] = field(default_factory=dict)  # copies under way, out and in
     _idle: set[int] = field(default_factory=set)  # servers that may begin a copy
+    _news: set[int] = field(default_factory=set)  # shards that changed since `take_news`
 
-    # --- what changes --------------------------------------------------------------------------
+    # --- servers -------------------------------------------------------------------------------
 
     def begin(self, servers: list[Server], shards: list[Shard]) -> None:
         self.shards, self._counted = shards, [_NOTHING] * len(shards)
         for server in servers:
             self.add(server)
         for shard in shards:
-            self.changed(shard)
+            self._record(shard)
 
     def add(self, server: Server) -> None:
         self.servers[server.number] = server
@@ -206,24 +208,148 @@ class Placement:
         (self.leaving.add if leaving else self.leaving.discard)(number)
         self.version += 1
 
-    def put_off(self, number: int, until: float) -> None:
-        """Give a server, if it is still here, no copy before `until`."""
+    def put_off(self, number: int, now: float) -> None:
+        """Give a server, if it is still here, no copy for a while, longer after each failure: a
+        full or broken machine would otherwise fail the same copy in a loop."""
         if (server := self.servers.get(number)) is not None:
-            server.again_at = until
+            server.failures += 1
+            server.again_at = now + AGAIN_S * min(server.failures, AGAIN_MAX)
             self.version += 1
+
+    def take_emptied(self) -> list[int]:
+        """Servers that are to leave and have no shard any more; each is returned once."""
+        emptied = [
+            number
+            for number in sorted(self.leaving)
+            if not (self.servers[number].emptied or self.load(number))
+        ]
+        for number in emptied:
+            self.servers[number].emptied = True
+        return emptied
+
+    # --- a shard and its primary ---------------------------------------------------------------
 
     def step(self, shard: Shard, event: str) -> None:
         """A shard takes a step of a change-over; `phases.STEPS` has those that are allowed."""
         shard.step = after(STEPS, shard.step, event)
-        self.changed(shard)
+        self._record(shard)
 
     def aim(self, shard: Shard, move: Move) -> None:
         """Set the move that is wanted of a shard; `STILL`: none."""
         shard.move = move
-        self.changed(shard)
+        self._record(shard)
 
-    def changed(self, shard: Shard) -> None:
-        """Update the indices after a change of a shard."""
+    def yielded(self, shard: Shard) -> None:
+        """The primary may have yielded: it can take the shard back."""
+        shard.previous = shard.address
+        self._record(shard)
+
+    def take_back(self, shard: Shard) -> None:
+        """Make the server that has yielded the primary again."""
+        assert shard.previous is not None
+        shard.address, shard.previous = shard.previous, None
+        self._record(shard)
+
+    def promote(self, shard: Shard) -> None:
+        """Make the standby the primary, which has no standby until `settle`."""
+        copy = shard.standby
+        assert copy is not None
+        shard.address, shard.standby = ShardAddress(copy.server, copy.host, copy.port), None
+        self._record(shard)
+
+    def settle(self, shard: Shard) -> None:
+        """The primary serves: nothing can be taken back, and the next standby is the standby."""
+        shard.previous = None
+        if shard.next is not None:
+            shard.standby, shard.next = shard.next, None
+        self._record(shard)
+
+    def lost(self, shard: Shard, server: int) -> None:
+        """A server that had a part in a shard is lost: it can take nothing back any more."""
+        if shard.previous is not None and shard.previous.server == server:
+            shard.previous = None
+        self._record(shard)
+
+    def stuck(self, shard: Shard, server: int) -> None:
+        """A server stays that was to leave, as this shard cannot: its failures count anew."""
+        shard.failures = 0
+        self.leave(server, False)
+
+    # --- copies --------------------------------------------------------------------------------
+
+    def add_copy(self, shard: Shard, copy: Copy) -> None:
+        """A shard gets a standby; where it has one, the standby gets its own."""
+        if shard.standby is None:
+            shard.standby = copy
+        else:
+            shard.next = copy
+        self._record(shard)
+
+    def drop_standby(self, shard: Shard) -> Copy | None:
+        copy, shard.standby = shard.standby, None
+        self._record(shard)
+        return copy
+
+    def drop_next(self, shard: Shard) -> Copy | None:
+        copy, shard.next = shard.next, None
+        if copy is not None:
+            self._record(shard)
+        return copy
+
+    def hosted(
+        self, shard: Shard, copy: Copy, host: str, port: int, now: float, *, paced: bool
+    ) -> None:
+        """A copy has an address: its source may fill it."""
+        copy.host, copy.port, copy.moved_at, copy.paced = host, port, now, paced
+        self.seed(shard, copy)
+
+    def seed(self, shard: Shard, copy: Copy) -> None:
+        copy.state = "seeding"
+        self._record(shard)
+
+    def complete(self, shard: Shard, copy: Copy) -> None:
+        """A copy has all rows: no failure counts any more, of the shard and of its server."""
+        copy.state, copy.seeded = "ready", 1.0
+        shard.failures = 0
+        if (server := self.servers.get(copy.server)) is not None:
+            server.failures = 0
+        self._record(shard)
+
+    # Neither the journal nor an index has what follows: a takeover begins it anew.
+
+    def failed(self, shard: Shard) -> None:
+        """A standby of a shard failed."""
+        shard.failures += 1
+
+    def progressed(self, copy: Copy, now: float, share: float | None = None) -> None:
+        """A copy has this share of the rows; without one it is waited for from now."""
+        copy.moved_at = now
+        if share is not None:
+            copy.seeded = share
+
+    def hasten(self, copy: Copy) -> None:
+        """The copying does not give way any more."""
+        copy.paced = False
+
+    def stood_still(self, seconds: float) -> None:
+        for shard in self.shards:
+            for copy in (shard.standby, shard.next):
+                if copy is not None:
+                    copy.moved_at += seconds
+
+    # --- indices -------------------------------------------------------------------------------
+
+    def take_news(self) -> list[int]:
+        """Shards that changed since the last call, for the journal."""
+        news, self._news = sorted(self._news), set()
+        return news
+
+    @property
+    def has_news(self) -> bool:
+        return bool(self._news)
+
+    def _record(self, shard: Shard) -> None:
+        """Update the indices after a change of a shard, and have the journal get it."""
         number, copy = shard.number, shard.standby
         ready = shard.backed or (shard.previous is not None and shard.next is not None)
         filling = shard.filling
@@ -251,7 +377,7 @@ class Placement:
             (self.changing, bool(shard.step)),
         ):
             (numbers.add if holds else numbers.discard)(number)
-        self.news.add(number)
+        self._news.add(number)
         self.version += 1
 
     def _note_room(self, server: int) -> None:

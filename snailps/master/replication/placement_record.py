@@ -14,7 +14,7 @@ from snailps.master.replication.placement import Placement
 
 
 class PlacementRecord:
-    """State of a placement as values for JSON; `changes` empties the placement's `news`."""
+    """State of a placement as values for JSON."""
 
     def __init__(self, placement: Placement) -> None:
         self._placement = placement
@@ -33,10 +33,10 @@ class PlacementRecord:
         """Changes since the last call; the first call returns `snapshot`."""
         placement = self._placement
         now = (epoch, next_copy, sorted(placement.leaving))
-        if now == self._last and not placement.news:
+        if now == self._last and not placement.has_news:
             return {}
         first, self._last = self._last is None, now
-        numbers, placement.news = sorted(placement.news), set()
+        numbers = placement.take_news()
         if first:
             return self.snapshot(epoch, next_copy)
         changed = [[number, placement.shards[number].snapshot()] for number in numbers]

@@ -168,8 +168,7 @@ class ReplicationPlanner:
             self._actions.order(number, messages.KeepShards(complete), now)
         for shard in halfway:
             assert shard.standby is not None
-            shard.standby.state = "seeding"  # its primary may know of it: it gets an `Alone`
-            self.placement.changed(shard)
+            self.placement.seed(shard, shard.standby)  # its primary may know of it: `Alone` follows
             self._actions.standby_gone(shard, now)
         for shard in self.placement.shards:
             if shard.standby is None and shard not in halfway:
@@ -219,9 +218,7 @@ class ReplicationPlanner:
                 self.placement.aim(shard, replace(move, target=0))
         for number_held in self.placement.shards_of(number):
             shard = self.placement.shards[number_held]
-            if shard.previous is not None and shard.previous.server == number:
-                shard.previous = None  # it can take nothing back any more
-            self.placement.changed(shard)
+            self.placement.lost(shard, number)
             if self._actions.drop_move_with(shard, number, now):
                 continue
             if shard.primary == number:
@@ -241,9 +238,7 @@ class ReplicationPlanner:
             self._actions.publish_route()
             assert self.route is not None
             for shard in down:
-                if shard.down_at is not None:
-                    self.redundancy.out_of_reach(shard, self.route.epoch, shard.down_at)
-                    shard.down_at = None
+                self.redundancy.out_of_reach(shard, self.route.epoch, now)
         if hurt:
             self._actions.hurry(now)
         self._plan(now)
@@ -262,14 +257,10 @@ class ReplicationPlanner:
         shard, copy = self._of_note(server, note)
         if shard is None or copy is None:
             return
-        copy.state, copy.seeded = "ready", 1.0
-        shard.failures = 0
-        self.placement.changed(shard)
-        if (server_of_copy := self.placement.servers.get(copy.server)) is not None:
-            server_of_copy.failures = 0
+        self.placement.complete(shard, copy)
         log.debug("shard %d: server %d has all of it", shard.number, copy.server)
         if shard.step is Step.SWAPPING and copy is shard.next:
-            shard.previous = shard.address
+            self.placement.yielded(shard)
             self._actions.promote(shard, now)
         self._plan(now)
 
@@ -297,7 +288,7 @@ class ReplicationPlanner:
         elif self.replicated and shard.next is None and not shard.move.goal:
             self._actions.serve_again(shard, now)  # the copy that was to become the standby is lost
         else:
-            shard.previous = shard.address
+            self.placement.yielded(shard)
             self._actions.promote(shard, now)
         self._plan(now)
 
@@ -310,7 +301,7 @@ class ReplicationPlanner:
             return
         copy = filling[1]
         if copy.state == "seeding" and share > copy.seeded:
-            copy.seeded, copy.moved_at = share, now
+            self.placement.progressed(copy, now, share)
 
     def followed(self, epoch: int, now: float) -> None:
         """All workers have the route of this epoch, and reach its shards."""
@@ -318,10 +309,7 @@ class ReplicationPlanner:
 
     def stood_still(self, seconds: float) -> None:
         self._actions.orders.stood_still(seconds)
-        for shard in self.placement.shards:
-            for copy in (shard.standby, shard.next):
-                if copy is not None:
-                    copy.moved_at += seconds
+        self.placement.stood_still(seconds)
 
     def tick(self, now: float) -> None:
         """Give up servers and copies that are late, and plan what can be tried again."""
@@ -362,11 +350,8 @@ class ReplicationPlanner:
             if not self.placement.unready:
                 self._spread(now)
             self._begin_change(now)
-        for number in sorted(self.placement.leaving):
-            server = self.placement.servers[number]
-            if not server.emptied and not self.placement.load(number):
-                server.emptied = True
-                self._out.put(Emptied(number))
+        for number in self.placement.take_emptied():
+            self._out.put(Emptied(number))
         if self.replicated:
             self.redundancy.check(now)
         self._planned = (self.placement.version, self.held)
@@ -406,8 +391,7 @@ class ReplicationPlanner:
 
     def _stick(self, shard: Shard, server: int, why: str) -> None:
         """Report that a server cannot leave; it stays until it is asked again."""
-        shard.failures = 0
-        self.placement.leave(server, False)
+        self.placement.stuck(shard, server)
         self._out.put(Stuck(server, why))
 
     def _plan_unreplicated(self, shard: Shard, now: float) -> None:
