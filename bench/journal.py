@@ -99,9 +99,9 @@ class Side:
     def open(self, life, past=None):
         """The members and the course of a life."""
         context = Context(self.settings, Out(self.journal), life, time.monotonic())
-        lifecycle, above = SimpleNamespace(fail=_fail), SimpleNamespace()
+        lifecycle = SimpleNamespace(fail=_fail)
         facts = past.facts if past is not None else ()
-        self.members = Membership(context, lifecycle, above, facts)
+        self.members = Membership(context, lifecycle, _fail, _fail, facts)
         self.controller = JobController(
             context, SimpleNamespace(files=None, reader=None), self.members, lifecycle, Rows(),
             SimpleNamespace(sum=lambda counter: 0), JobHooks(_fail, _fail, _fail, _fail), past,

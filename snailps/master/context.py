@@ -1,8 +1,8 @@
 """Declares what all parts of the core share: settings, the cluster's numbers, the outbox. A value.
 
 A part gets the parts that it uses by name, in its constructor. What it asks of parts that are made
-after it, which know it, is a value of functions (`JobHooks`) or a Protocol (`Above`) beside it;
-`MasterCore` answers.
+after it, which know it, is a function, named in its constructor too, or a value of functions
+(`JobHooks`); `MasterCore` gives them.
 """
 
 from __future__ import annotations

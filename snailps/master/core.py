@@ -91,8 +91,23 @@ class MasterCore:
 
         facts = past.facts if past is not None else []
         self.lifecycle = lifecycle = Lifecycle(self.out, self._send_stop, context.begun)
-        self.members = members = Membership(context, lifecycle, self, facts, services.sync_journal)
-        self.replication = ReplicationController(context, members, lifecycle, self)
+        # `departures` and `interrupts` are made later, as they know these two.
+        self.members = members = Membership(
+            context,
+            lifecycle,
+            self._ready,
+            lambda member, why, now: self.departures.unready(member, why, now),
+            facts,
+            services.sync_journal,
+        )
+        self.replication = ReplicationController(
+            context,
+            members,
+            lifecycle,
+            self._expel,
+            lambda text: self.departures.rows_lost(text),
+            lambda text, now: self.interrupts.all_servers_leave(text, now),
+        )
         self.shard_reports = ShardReports(members, lifecycle, self.replication)
         self.job_controller = JobController(
             context,
@@ -102,7 +117,7 @@ class MasterCore:
             self.replication.shard_orders,
             self.shard_reports,
             JobHooks(self.fail_job, self.export_cancelled, self.job_ended),
-            self.expel,
+            self._expel,
             past if self.life.job_goes_on else None,
         )
         for fact in () if self.life.job_goes_on else facts:
@@ -454,7 +469,7 @@ class MasterCore:
 
     # --- members -----------------------------------------------------------------------------
 
-    def ready(self, member: Member, now: float) -> None:
+    def _ready(self, member: Member, now: float) -> None:
         if self.lifecycle.forming:
             return
         if member.role != "driver":
@@ -465,17 +480,8 @@ class MasterCore:
         elif member.role == "server":
             self.replication.joined(member, now)
 
-    def unready(self, member: Member, text: str, now: float) -> None:
-        self.departures.unready(member, text, now)
-
-    def expel(self, member: Member, why: str, now: float, after: str = "") -> None:
+    def _expel(self, member: Member, why: str, now: float, after: str = "") -> None:
         self.departures.expel(member, why, now, after)
-
-    def rows_lost(self, text: str) -> None:
-        self.departures.rows_lost(text)
-
-    def all_servers_leave(self, text: str, now: float) -> None:
-        self.interrupts.all_servers_leave(text, now)
 
     # --- messages ----------------------------------------------------------------------------
 

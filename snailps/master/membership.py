@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from snailps.config.addresses import format_addr
 from snailps.errors import ClusterError, ConfigError, ConnectionLost, ProtocolError, SnailError
@@ -53,28 +53,20 @@ READERS_FROM = 1 << 30
 small."""
 
 
-class Above(Protocol):
-    """What membership asks of the parts above it."""
-
-    def ready(self, member: Member, now: float) -> None:
-        """A member took the route."""
-
-    def unready(self, member: Member, text: str, now: float) -> None:
-        """A member cannot reach every server."""
-
-
 class Membership:
     def __init__(
         self,
         context: Context,
         lifecycle: Lifecycle,
-        above: Above,
+        on_ready: Callable[[Member, float], None],  # a member has taken the route
+        # ``drop(member, why, now)``: it cannot reach every server
+        drop: Callable[[Member, str, float], None],
         facts: Sequence[Fact] = (),  # of an earlier master
         sync_journal: Callable[[], None] | None = None,
     ) -> None:
         self._settings, self._life = context.settings, context.life
         self.cluster_id, self.out = context.cluster_id, context.out
-        self._lifecycle, self._above = lifecycle, above
+        self._lifecycle, self._on_ready, self._drop = lifecycle, on_ready, drop
         self.peers: dict[int, Member] = {}  # by connection
         self.gone = NumberSpans()  # must not come back
         self._to_fence = NumberSpans()  # of these, numbers that no fence has named yet
@@ -483,13 +475,13 @@ class Membership:
         limit_s = self._settings.init_timeout
         for member in self.nodes():
             if self.route is None:
-                return  # none is made yet, or `unready` below has withdrawn it with its server
+                return  # none is made yet, or `drop` below has withdrawn it with its server
             waits = not (member.has_route or member.away or member.missed)
             if waits and now - member.routed_at > limit_s:
                 shards = ", ".join(
                     format_addr(s.host, s.port) for s in self.route.shards[:SHOWN_MAX]
                 )
-                self._above.unready(
+                self._drop(
                     member,
                     f"has not connected to every server within {limit_s:.0f} s (init_timeout): "
                     f"{shards}. Is a firewall in the way?",
@@ -620,14 +612,14 @@ class Membership:
             return
         if isinstance(answer, SnailError):
             if member.number in self.all and member.role != "driver":
-                self._above.unready(member, f"cannot use the route: {answer}", now)
+                self._drop(member, f"cannot use the route: {answer}", now)
             return
         is_new = not member.has_route
         member.route_taken(route.epoch)
         if is_new:
             if member.late:
                 self._note_member(member)
-            self._above.ready(member, now)
+            self._on_ready(member, now)
 
     # --- statistics ---------------------------------------------------------------------------
 

@@ -26,15 +26,14 @@ class Cluster:
         self.out = TestOutbox()
         self.failed, self.ready, self.unready = [], [], []
         nodes = {"expected_node_num": servers + workers, "expected_servers": servers}
-        above = SimpleNamespace(
-            ready=lambda member, now: self.ready.append(member), unready=self._unready
-        )
         context = context_of(
             self.out, settings=MasterSettings(**nodes, **settings), cluster_id=LIFE,
             begun=self.now, life=LASTING if session else COMMAND,
         )  # fmt: skip
         lifecycle = SimpleNamespace(fail=self.failed.append)
-        self.members = Membership(context, lifecycle, above, facts)
+        self.members = Membership(
+            context, lifecycle, lambda member, now: self.ready.append(member), self._unready, facts
+        )
         self.facts = self.out.facts
         self._port, self._peer = 1000, 0
 

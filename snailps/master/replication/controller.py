@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from snailps.errors import ClusterError, ConnectionLost, SnailError
 from snailps.master.context import Context
@@ -33,27 +33,22 @@ from snailps.transport import messages
 log = logging.getLogger(__name__)
 
 
-class Above(Protocol):
-    """What replication asks of the parts above it."""
-
-    def expel(self, member: Member, why: str, now: float) -> None:
-        """Declare a server lost that may still run; `lost` follows."""
-
-    def rows_lost(self, text: str) -> None:
-        """No server has the rows of a shard any more."""
-
-    def all_servers_leave(self, text: str, now: float) -> None:
-        """All servers are to leave, with all rows."""
-
-
 class ReplicationController:
     """Keeps every shard served."""
 
     def __init__(
-        self, context: Context, members: Membership, lifecycle: Lifecycle, above: Above
+        self,
+        context: Context,
+        members: Membership,
+        lifecycle: Lifecycle,
+        # ``expel(server, why, now)`` declares a server lost that may still run; `lost` follows
+        expel: Callable[[Member, str, float], None],
+        rows_lost: Callable[[str], None],  # no server has the rows of a shard any more
+        all_servers_leave: Callable[[str, float], None],  # all are to leave, with all rows
     ) -> None:
-        self._out, self._members, self._above = context.out, members, above
-        self._lifecycle = lifecycle
+        self._out, self._members, self._lifecycle = context.out, members, lifecycle
+        self._expel, self._rows_lost = expel, rows_lost
+        self._all_servers_leave = all_servers_leave
         settings = context.settings
         wanted = settings.replication if settings.on_node_loss == "recover" else "none"
         limits = Limits.of(settings.request_timeout)
@@ -69,7 +64,7 @@ class ReplicationController:
             self._order,
             lifecycle.fail,
             limits.changeover_s,
-            self._expel,
+            self._expel_server,
             self._members.fenced_with,
         )
         self._drains: dict[int, list[int]] = {}
@@ -236,10 +231,10 @@ class ReplicationController:
         return {
             Order: self._give,
             Rerouted: self._reroute,
-            Expelled: lambda effect, now: self._expel(effect.server, effect.why, now),
+            Expelled: lambda effect, now: self._expel_server(effect.server, effect.why, now),
             Emptied: self._emptied,
             Stuck: self._stuck,
-            RowsLost: self._rows_lost,
+            RowsLost: self._end_without_rows,
             Say: lambda line, now: self._out.put(line),
             StatusEvent: lambda event, now: self._out.put(event),
         }
@@ -254,9 +249,9 @@ class ReplicationController:
             text = "left as asked, all shards have moved"
             self._out.send(member.peer, messages.Stop(False, text))
 
-    def _expel(self, server: int, why: str, now: float) -> None:
+    def _expel_server(self, server: int, why: str, now: float) -> None:
         if (member := self._members.all.get(server)) is not None:
-            self._above.expel(member, why, now)
+            self._expel(member, why, now)
 
     def _answered(self, order: Order, answer: Answer, now: float) -> None:
         if isinstance(answer, ConnectionLost):
@@ -302,7 +297,7 @@ class ReplicationController:
         member.stays()
         drains = self._drains.get(effect.server)
         if not drains and all(m is member or m.leaving for m in self._members.nodes("server")):
-            self._above.all_servers_leave(
+            self._all_servers_leave(
                 f"{member.name} was asked to leave, and its rows would go with it: {effect.why}",
                 now,
             )
@@ -317,8 +312,8 @@ class ReplicationController:
         for call in self._drains.pop(number, []):
             self._out.reply(call, error or messages.Ok())
 
-    def _rows_lost(self, effect: RowsLost, now: float) -> None:
-        self._above.rows_lost(
+    def _end_without_rows(self, effect: RowsLost, now: float) -> None:
+        self._rows_lost(
             f"{effect.why}. Its own log may say more; "
             + (
                 f"no other server has all of {shards_text(effect.shards)}"
