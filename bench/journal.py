@@ -139,7 +139,7 @@ def write(folder, facts, *, servers, shards, workers, port, settings=None, seed=
     side.journal.begin(
         [
             first_fact(7, JobRecord(side.job), FRAG_NUM, time.time()),
-            Fact(*side.members.keep_numbers()),
+            Fact(*side.members.numbers.keep()),
         ]
     )
     side.journal.keep_base(pack(JobRecord(side.job).base()))
@@ -217,7 +217,7 @@ def take_over(folder, settings=None):
         raise SystemExit("there is no run to take over")
     count = len(past.facts)
     side.open(past.facts[0].data["cluster_id"], past)
-    side.journal.go_on([Fact(*side.members.keep_numbers())])
+    side.journal.go_on([Fact(*side.members.numbers.keep())])
     del past
     read = time.perf_counter()
     prepare(side.job, len(side.members.nodes("worker")))  # beside the loop, in a master

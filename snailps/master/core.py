@@ -51,6 +51,7 @@ from snailps.master.replication.controller import ReplicationController
 from snailps.master.replication.shard_reports import ShardReports
 from snailps.master.services import Services
 from snailps.master.session_rows import SessionRows
+from snailps.master.worker_reports import WorkerReports
 from snailps.node.effects import Effect, Event, Tick, WorkDone
 from snailps.node.limits import GOODBYE_S
 from snailps.node.status import Phase
@@ -100,6 +101,7 @@ class MasterCore:
             facts,
             services.sync_journal,
         )
+        self.worker_reports = WorkerReports(context, members)
         self.replication = ReplicationController(
             context,
             members,
@@ -260,7 +262,7 @@ class MasterCore:
         if not self.lifecycle.stopping:
             self.replication.report(now)
             self.job_controller.handout.report(now)
-        self.members.report_status(now)
+        self.worker_reports.report_status(now)
 
     def _formed(self, now: float) -> None:
         self.lifecycle.go(ClusterPhase.FORMED)
@@ -290,7 +292,7 @@ class MasterCore:
 
     def _look_around(self, now: float) -> None:
         if not self.lifecycle.stopping and self.members.route is not None:
-            self.members.ask_usage()
+            self.worker_reports.ask_usage()
         if not self.lifecycle.stopping and self.members.route is not None:
             self.shard_reports.ask()
             self.job_controller.training.check_checkpoint(now)
@@ -363,7 +365,9 @@ class MasterCore:
         if registry.drop_strange(now):
             self.job_controller.ended_jobs.forget_tables()
         registry.remake(now)
-        for _, last in list(self.members.gone)[-1:]:  # one fence names all others (`Fence.gone`)
+        for _, last in list(self.members.numbers.gone)[
+            -1:
+        ]:  # one fence names all others (`Fence.gone`)
             self.replication.shard_orders.fence(last, now)
         self.rows.checkpoints.forget_others()
         if self.job_controller.ended_jobs.cut_short:
@@ -663,7 +667,7 @@ class MasterCore:
                 job, lambda places: self.out.reply(call, messages.Report(dict(places))), now
             )
         else:
-            self.members.ask_status(call, now)
+            self.worker_reports.ask_status(call, now)
 
     def _standby_reported(
         self,

@@ -18,11 +18,11 @@ from typing import Any
 from snailps.config.addresses import format_addr
 from snailps.errors import ClusterError, ConfigError, ConnectionLost, ProtocolError, SnailError
 from snailps.master.context import Context
-from snailps.master.effects import Diagnose, Fact, OnAnswer, ReportStatus, Rerouted
+from snailps.master.effects import Diagnose, Fact, OnAnswer, Rerouted
 from snailps.master.events import Answer, Received
 from snailps.master.lifecycle import Lifecycle
 from snailps.master.member import NO_PEER, Member, names_of
-from snailps.master.number_spans import NumberSpans
+from snailps.master.number_spans import NodeNumbers
 from snailps.master.phases import Reach, Stay
 from snailps.master.replication.placement_record import with_changes
 from snailps.master.table_registry import TableRegistry
@@ -37,20 +37,6 @@ LOSSES_PER_NODE = 3
 """Processes that may be lost while the cluster forms, for each node expected; then it fails."""
 SHOWN_MAX = 8
 """Most addresses in a message."""
-USAGE_AT_ONCE = 50
-"""Workers asked at once for their usage; each of a thousand is asked every 20 s."""
-LONG_S = 2.0
-"""Seconds at a block after which a worker is asked what it waits for, before a status is made."""
-ASKED_MAX = 64
-"""Most workers asked for one status: if more are stuck, these say why."""
-ANSWER_S = 0.3
-"""Seconds that a status waits for their answers."""
-NUMBERS_AHEAD = 64
-"""Numbers that are noted before they are given out. A master that takes over skips them, as its
-journal cannot say which of them were used; a number given twice would undo a fence."""
-READERS_FROM = 1 << 30
-"""First incarnation of the master's own readers, so that node numbers, which are names, stay
-small."""
 
 
 class Membership:
@@ -68,8 +54,7 @@ class Membership:
         self.cluster_id, self.out = context.cluster_id, context.out
         self._lifecycle, self._on_ready, self._drop = lifecycle, on_ready, drop
         self.peers: dict[int, Member] = {}  # by connection
-        self.gone = NumberSpans()  # must not come back
-        self._to_fence = NumberSpans()  # of these, numbers that no fence has named yet
+        self.numbers = NodeNumbers(context.out)
         self.gone_nodes: dict[int, bool] = {}  # servers and workers -> whether they were lost
         self.shards: dict[str, Any] = {}  # places of the shards, as in the journal
         self.route: Route | None = None
@@ -83,20 +68,12 @@ class Membership:
         # The message of the present route: it is large, and the same for all.
         self._sent_route: tuple[Route, messages.TakeRoute] | None = None
         self._route_unsent = False  # a route is made, and not sent yet
-        self._next_number = 1
-        self._next_reader = READERS_FROM
-        self._given_before = 0  # numbers below may be those of members that another master knew
-        self._numbers_kept = self._readers_kept = 0  # numbers below are noted in the journal
         self.left: list[Member] = []  # members that are gone, for their figures
-        self._asked: set[int] = set()  # workers that were asked for a status, and have not answered
-        self._status_calls: list[int] = []  # calls that wait for these answers
-        self._status_due = 0.0
         self.since = context.begun  # when the present step of forming began
         self._notice_at = self.since + NOTICE_S
         self._formed = False
         self._epoch = 0  # of the newest route that a member may have
         self._lost: list[str] = []  # why members were lost while the cluster formed
-        self._usage_at = 0  # the last worker that was asked for its usage
         for fact in facts:
             self._replay(fact)
         self.returning = self.formed_before
@@ -156,39 +133,10 @@ class Membership:
             for endpoint in member.endpoints
         ]
 
-    def fenced_with(self, number: int) -> list[tuple[int, int]]:
-        """The spans of gone numbers that a fence of this one is to name (`Fence.gone`): around it,
-        and around those that went since the last fence and needed none, such as readers. So shards
-        keep a span for each gap, which is a process that is there, however many have gone."""
-        spans = {self.gone.around(first) for first, _ in self._to_fence}
-        self._to_fence = NumberSpans()
-        return sorted(spans)
-
     def restart_clock(self, now: float) -> None:
         """Count the time limits of forming from now."""
         self.since = now
         self.out.put(Diagnose("nodes", self._settings.master_time_out))
-
-    def new_number(self) -> int:
-        """A number for a node, which is its incarnation, too; never given twice in a run."""
-        self._next_number += 1
-        if self._next_number > self._numbers_kept - NUMBERS_AHEAD // 2:
-            self.out.note(*self.keep_numbers())
-        return self._next_number - 1
-
-    def reserve(self, count: int) -> range:
-        """Incarnations for the master's own connections to shards; no node has them."""
-        first = self._next_reader
-        self._next_reader += count
-        if self._next_reader > self._readers_kept - NUMBERS_AHEAD // 2:
-            self.out.note(*self.keep_numbers())
-        return range(first, self._next_reader)
-
-    def keep_numbers(self) -> tuple[str, dict[str, Any]]:
-        """The fact that numbers are given out; a master that takes over begins after them."""
-        self._numbers_kept = self._next_number + NUMBERS_AHEAD
-        self._readers_kept = self._next_reader + NUMBERS_AHEAD
-        return "numbers", {"until": self._numbers_kept, "readers_until": self._readers_kept}
 
     # --- another master's members ------------------------------------------------------------
 
@@ -196,8 +144,7 @@ class Membership:
         """Take a fact; facts of other subjects are skipped."""
         data = fact.data
         if fact.kind == "numbers":
-            self._next_number = self._given_before = int(data["until"])
-            self._next_reader = int(data["readers_until"])
+            self.numbers.replay(int(data["until"]), int(data["readers_until"]))
         elif fact.kind == "route":
             self.route = Route.from_dict(data["route"])
             self._epoch = self.route.epoch
@@ -217,7 +164,7 @@ class Membership:
             )
         elif fact.kind == "gone":
             number = data["number"]
-            self._is_gone(number)
+            self.numbers.went(number)
             member = self.all.pop(number, None)
             if member is not None:
                 member.was_removed(data["figures"])
@@ -227,9 +174,8 @@ class Membership:
                 self.gone_nodes[number] = data["lost"]
         elif fact.kind == "drivers_gone":
             for first, last in data["spans"]:
-                self.gone.add(first, last)
-                self._to_fence.add(first, last)
-            for number in [number for number in self.all if number in self.gone]:
+                self.numbers.went(first, last)
+            for number in [number for number in self.all if number in self.numbers.gone]:
                 del self.all[number]
         elif fact.kind == "shards":
             self.shards = with_changes(self.shards, data)
@@ -258,7 +204,7 @@ class Membership:
                 f"{message.role} {number}, incarnation {message.incarnation}, was never a member "
                 "of this cluster. Start it anew"
             )
-        if number in self.gone or (member is not None and not member.away):
+        if number in self.numbers.gone or (member is not None and not member.away):
             error = ClusterError(
                 f"{message.role} {number} was given up: its connection was lost, and others do its "
                 "work. Start it anew"
@@ -268,8 +214,8 @@ class Membership:
         in_journal = member is not None
         if member is None:
             holds = message.epoch if message.role == "server" else message.state.get("started")
-            was_given = number < self._given_before  # numbers are noted before they are given out
             refused = message.role == "driver" and not self._life.drivers_work
+            was_given = self.numbers.were_given(number)
             if refused or not was_given or (self._formed and holds and message.role != "driver"):
                 raise ClusterError(f"no {message.role} {number} is known here. Start it anew")
             endpoints = [(host, port) for host, port in message.endpoints]
@@ -352,7 +298,7 @@ class Membership:
         endpoints = [(host, port) for host, port in message.endpoints]
         if peer in self.peers:
             raise ProtocolError("Register: this connection is registered already")
-        number = self.new_number()
+        number = self.numbers.give()
         member = Member(
             number,
             role,
@@ -381,7 +327,7 @@ class Membership:
         server or worker stay."""
         if self.all.pop(member.number, None) is None:
             return
-        self._is_gone(member.number)
+        self.numbers.went(member.number)
         if member.role != "driver":
             member.removed()
             self.left.append(member)
@@ -390,10 +336,6 @@ class Membership:
             self.out.note("gone", gone)
         elif self._life.drivers_work:
             self.out.note("drivers_gone", {"spans": [[member.number, member.number]]})
-
-    def _is_gone(self, number: int) -> None:
-        self.gone.add(number)
-        self._to_fence.add(number)
 
     # --- forming ---------------------------------------------------------------------------
 
@@ -566,7 +508,7 @@ class Membership:
     def driver_facts(self) -> list[Fact]:
         """The drivers of a session, in facts that replace all that were noted: a session may
         outlive any number of them."""
-        gone = Fact("drivers_gone", {"spans": [list(span) for span in self.gone]})
+        gone = Fact("drivers_gone", {"spans": [list(span) for span in self.numbers.gone]})
         drivers = [member for member in self.all.values() if member.role == "driver"]
         return [gone, *(Fact("driver", self._noted(member)) for member in drivers)]
 
@@ -620,49 +562,6 @@ class Membership:
             if member.late:
                 self._note_member(member)
             self._on_ready(member, now)
-
-    # --- statistics ---------------------------------------------------------------------------
-
-    def ask_usage(self) -> None:
-        """Ask some workers for their usage, others the next time; servers report it with their
-        stats."""
-        workers = self.joined("worker")
-        workers.sort(key=lambda worker: (worker.number <= self._usage_at, worker.number))
-        for member in workers[:USAGE_AT_ONCE]:
-            self._usage_at = member.number
-            self.order(member, messages.Ask("stats"), partial(self._note_usage, member))
-
-    def _note_usage(self, member: Member, answer: Answer, now: float) -> None:
-        # Only the usage: what the worker waited for then may be over by the next status.
-        if isinstance(answer, messages.Report):
-            member.reports.take_usage(answer.data)
-
-    def ask_status(self, call: int, now: float) -> None:
-        """Answer a call with the status, soon: workers that are long at a block first report what
-        they wait for."""
-        if not self._status_calls:
-            self._status_due = now + ANSWER_S
-        self._status_calls.append(call)
-        for member in self.nodes("worker"):
-            if len(self._asked) >= ASKED_MAX:
-                return
-            long = member.block_since and now - member.block_since > LONG_S
-            at_work = member.work.begun and not (member.finished or member.waits)
-            if long and at_work and member.number not in self._asked:
-                self._asked.add(member.number)
-                self.order(member, messages.Ask("stats"), partial(self._note_waits, member))
-
-    def _note_waits(self, member: Member, answer: Answer, now: float) -> None:
-        self._asked.discard(member.number)
-        if isinstance(answer, messages.Report):
-            member.reports.take_stats(answer.data, now)
-
-    def report_status(self, now: float) -> None:
-        """Answer the status calls once the workers that were asked have answered, or time is up."""
-        if self._status_calls and (not self._asked or now >= self._status_due):
-            self.out.put(ReportStatus(self._status_calls))
-            self._status_calls = []
-            self._asked.clear()
 
 
 def _counted(count: int, role: str) -> str:

@@ -382,7 +382,7 @@ class Master:
         self._history = RunHistory(note, wall_s + now, points)
         self._own_settings = with_origins(settings, self._raw)
         if self._journal.path is not None:
-            numbers = Fact(*self.core.members.keep_numbers())
+            numbers = Fact(*self.core.members.numbers.keep())
             if past is not None:
                 self._journal.go_on([numbers])
             else:

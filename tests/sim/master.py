@@ -298,7 +298,7 @@ class Master(Process):
             closed=lambda peer: None,
         )
         if path is not None:
-            numbers = Fact(*self.core.members.keep_numbers())
+            numbers = Fact(*self.core.members.numbers.keep())
             if past is not None:
                 journal.go_on([numbers])
             else:

@@ -85,7 +85,7 @@ class PresentJob:
         job = self._leases.job
         slots = job.schedule.slots if settled and job is not None else None
         return ModelAccess(
-            iter(self._members.reserve(NUMBERS)),
+            iter(self._members.numbers.reserve(NUMBERS)),
             dict(self._members.table_registry.tables),
             {**self.figures, **(more or {})},
             0 if slots is None else slots.open,

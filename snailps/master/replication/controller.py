@@ -65,7 +65,7 @@ class ReplicationController:
             lifecycle.fail,
             limits.changeover_s,
             self._expel_server,
-            self._members.fenced_with,
+            self._members.numbers.fenced_with,
         )
         self._drains: dict[int, list[int]] = {}
         self._formed = self._working = False
