@@ -101,7 +101,7 @@ class Side:
         context = Context(self.settings, Out(self.journal), life, time.monotonic())
         lifecycle = SimpleNamespace(fail=_fail)
         facts = past.facts if past is not None else ()
-        self.members = Membership(context, lifecycle, _fail, _fail, facts)
+        self.members = Membership(context, _fail, _fail, facts)
         self.controller = JobController(
             context, SimpleNamespace(files=None, reader=None), self.members, lifecycle, Rows(),
             SimpleNamespace(sum=lambda counter: 0), JobHooks(_fail, _fail, _fail, _fail), past,

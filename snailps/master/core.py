@@ -35,6 +35,7 @@ from snailps.master.context import Context
 from snailps.master.departures import Departures
 from snailps.master.effects import Broken
 from snailps.master.events import Received
+from snailps.master.forming import Forming
 from snailps.master.heartbeats import HeartbeatMonitor
 from snailps.master.interrupts import Interrupts
 from snailps.master.job.controller import JobController
@@ -94,13 +95,9 @@ class MasterCore:
         self.lifecycle = lifecycle = Lifecycle(self.out, self._send_stop, context.begun)
         # `departures` and `interrupts` are made later, as they know these two.
         self.members = members = Membership(
-            context,
-            lifecycle,
-            self._ready,
-            lambda member, why, now: self.departures.unready(member, why, now),
-            facts,
-            services.sync_journal,
+            context, self._ready, self._drop, facts, services.sync_journal
         )
+        self.forming = Forming(context, members, lifecycle, self._drop)
         self.worker_reports = WorkerReports(context, members)
         self.replication = ReplicationController(
             context,
@@ -146,6 +143,7 @@ class MasterCore:
             context,
             members,
             lifecycle,
+            self.forming,
             self.replication,
             self.job_controller,
             self.rows,
@@ -179,7 +177,7 @@ class MasterCore:
         """Extend all limits by the time that this process was stopped, before anything is judged by
         them: the others may have been stopped with it. Heartbeats have a rule of their own
         (`HeartbeatMonitor.step`)."""
-        self.members.stood_still(seconds)
+        self.forming.stood_still(seconds)
         self.replication.stood_still(seconds)
         self.departures.stood_still(seconds)
         self.job_controller.stood_still(seconds, now)
@@ -190,7 +188,7 @@ class MasterCore:
     def _event_table(self) -> dict[type[Any], Callable[[Any, float], None]]:
         return {
             events.Started: self._started,
-            events.Listening: lambda event, now: self.members.restart_clock(now),
+            events.Listening: lambda event, now: self.forming.restart_clock(now),
             events.Received: self._received,
             events.Answered: lambda event, now: self.out.answered(event.order, event.answer, now),
             events.Gone: self._gone,
@@ -242,7 +240,7 @@ class MasterCore:
         self.submissions.step(now)
         if self.lifecycle.stopping:
             self._check_stopped(now)
-        elif self.lifecycle.forming and self.members.check_formed(now):
+        elif self.lifecycle.forming and self.forming.check(now):
             self._formed(now)
         if not self.lifecycle.stopping:
             self._step_job(now)
@@ -299,7 +297,7 @@ class MasterCore:
             if not (self.lifecycle.forming or self.members.returning):
                 self.rows.check(now)
             if not self.lifecycle.forming:
-                self.members.check_joining(now)
+                self.forming.check_joining(now)
 
     # --- the job -----------------------------------------------------------------------------
 
@@ -483,6 +481,9 @@ class MasterCore:
             self.job_controller.handout.start(member)
         elif member.role == "server":
             self.replication.joined(member, now)
+
+    def _drop(self, member: Member, why: str, now: float) -> None:
+        self.departures.unready(member, why, now)
 
     def _expel(self, member: Member, why: str, now: float, after: str = "") -> None:
         self.departures.expel(member, why, now, after)

@@ -22,7 +22,7 @@ The loss of a server or worker that has joined ends the cluster
     if no worker is left and the job cannot wait for one; a wait is limited (`job/worker_wait.py`)
 
 A session survives the loss of a worker: only its job fails. While the cluster forms, a lost process
-is replaced, up to `LOSSES_PER_NODE` for each expected node (`membership.py`). The loss of a driver
+is replaced, up to `LOSSES_PER_NODE` for each expected node (`forming.py`). The loss of a driver
 may end its own job (`job/submissions.py`), and that of the last one a session which is not to
 outlive its drivers.
 """
@@ -38,6 +38,7 @@ from snailps.errors import EXIT_FAILED, EXIT_OK, EXIT_WRONG
 from snailps.master.context import Context
 from snailps.master.departure_rules import Case, Cause, Ends, Moment, Outcome, decide
 from snailps.master.effects import Forget
+from snailps.master.forming import Forming
 from snailps.master.job.controller import JobController
 from snailps.master.job.present import FailJob
 from snailps.master.job.submissions import Submissions
@@ -70,6 +71,7 @@ class Departures:
         context: Context,
         members: Membership,
         lifecycle: Lifecycle,
+        forming: Forming,
         replication: ReplicationController,
         job_controller: JobController,
         session_rows: SessionRows,
@@ -77,6 +79,7 @@ class Departures:
         fail_job: FailJob,
     ) -> None:
         self._out, self._members, self._lifecycle = context.out, members, lifecycle
+        self._forming = forming
         self._replication, self._shard_orders = replication, replication.shard_orders
         self._job_controller, self._session_rows = job_controller, session_rows
         self._submissions, self._fail_job = submissions, fail_job
@@ -266,12 +269,12 @@ class Departures:
     def _form_on(self, member: Member, why: str, now: float) -> None:
         member.was_lost()
         self._event("lost", member, f"was lost ({why}); another one is waited for")
-        self._members.lost_while_forming(member, f"is lost: {why}", now)
+        self._forming.lost(member, f"is lost: {why}", now)
 
     def _form_on_after_goodbye(self, member: Member, why: str, now: float) -> None:
         member.was_lost()
         self._event("left", member, "left as asked; another one is waited for")
-        self._members.lost_while_forming(member, "left as asked", now)
+        self._forming.lost(member, "left as asked", now)
 
     def _end_forming(self, member: Member, why: str, now: float) -> None:
         member.was_lost()

@@ -1,11 +1,12 @@
-"""Owns the list of members and the route, and forms the cluster.
+"""Owns the list of members, and the route that they get.
 
-    Register -> Member -> (all here) -> Route -> TakeRoute, acknowledged by all -> formed
+    Register -> Member -> TakeRoute, acknowledged -> it has joined
     Rejoin -> the same Member, under another master -> its route, if it lacks it
 
-Names who is missing. The journal has every member and route before any peer learns of it, so that
-a master that takes over knows everyone who may hold rows or blocks. Must not know jobs
-(`job/controller.py`). Connections are numbers; `now` is monotonic seconds.
+`forming.py` makes the first route, `replication/` the others. The journal has every member and
+route before any peer learns of it, so that a master that takes over knows everyone who may hold
+rows or blocks. Must not know jobs (`job/controller.py`). Connections are numbers; `now` is
+monotonic seconds.
 """
 
 from __future__ import annotations
@@ -16,34 +17,25 @@ from functools import partial
 from typing import Any
 
 from snailps.config.addresses import format_addr
-from snailps.errors import ClusterError, ConfigError, ConnectionLost, ProtocolError, SnailError
+from snailps.errors import ClusterError, ConnectionLost, ProtocolError, SnailError
 from snailps.master.context import Context
-from snailps.master.effects import Diagnose, Fact, OnAnswer, Rerouted
+from snailps.master.effects import Fact, OnAnswer, Rerouted
 from snailps.master.events import Answer, Received
-from snailps.master.lifecycle import Lifecycle
-from snailps.master.member import NO_PEER, Member, names_of
+from snailps.master.member import NO_PEER, Member
 from snailps.master.number_spans import NodeNumbers
 from snailps.master.phases import Reach, Stay
 from snailps.master.replication.placement_record import with_changes
 from snailps.master.table_registry import TableRegistry
-from snailps.store.route import Route, ShardAddress
+from snailps.store.route import Route
 from snailps.transport import messages
 
 log = logging.getLogger(__name__)
-
-NOTICE_S = 5.0
-"""Seconds between log lines that name what is missing."""
-LOSSES_PER_NODE = 3
-"""Processes that may be lost while the cluster forms, for each node expected; then it fails."""
-SHOWN_MAX = 8
-"""Most addresses in a message."""
 
 
 class Membership:
     def __init__(
         self,
         context: Context,
-        lifecycle: Lifecycle,
         on_ready: Callable[[Member, float], None],  # a member has taken the route
         # ``drop(member, why, now)``: it cannot reach every server
         drop: Callable[[Member, str, float], None],
@@ -51,8 +43,8 @@ class Membership:
         sync_journal: Callable[[], None] | None = None,
     ) -> None:
         self._settings, self._life = context.settings, context.life
-        self.cluster_id, self.out = context.cluster_id, context.out
-        self._lifecycle, self._on_ready, self._drop = lifecycle, on_ready, drop
+        self.cluster_id, self.out, self._begun = context.cluster_id, context.out, context.begun
+        self._on_ready, self._drop = on_ready, drop
         self.peers: dict[int, Member] = {}  # by connection
         self.numbers = NodeNumbers(context.out)
         self.gone_nodes: dict[int, bool] = {}  # servers and workers -> whether they were lost
@@ -67,13 +59,9 @@ class Membership:
         )
         # The message of the present route: it is large, and the same for all.
         self._sent_route: tuple[Route, messages.TakeRoute] | None = None
-        self._route_unsent = False  # a route is made, and not sent yet
         self.left: list[Member] = []  # members that are gone, for their figures
-        self.since = context.begun  # when the present step of forming began
-        self._notice_at = self.since + NOTICE_S
-        self._formed = False
-        self._epoch = 0  # of the newest route that a member may have
-        self._lost: list[str] = []  # why members were lost while the cluster formed
+        self.formed = False  # all have, or had, the first route
+        self.epoch = 0  # of the newest route that a member may have
         for fact in facts:
             self._replay(fact)
         self.returning = self.formed_before
@@ -133,11 +121,6 @@ class Membership:
             for endpoint in member.endpoints
         ]
 
-    def restart_clock(self, now: float) -> None:
-        """Count the time limits of forming from now."""
-        self.since = now
-        self.out.put(Diagnose("nodes", self._settings.master_time_out))
-
     # --- another master's members ------------------------------------------------------------
 
     def _replay(self, fact: Fact) -> None:
@@ -147,7 +130,7 @@ class Membership:
             self.numbers.replay(int(data["until"]), int(data["readers_until"]))
         elif fact.kind == "route":
             self.route = Route.from_dict(data["route"])
-            self._epoch = self.route.epoch
+            self.epoch = self.route.epoch
         elif fact.kind in ("member", "driver"):
             endpoints = [(str(host), int(port)) for host, port in data["endpoints"]]
             self.all[data["number"]] = Member(
@@ -159,7 +142,7 @@ class Membership:
                 endpoints,
                 reach=Reach.AWAY,
                 late=data["late"],
-                since=self.since,
+                since=self._begun,
                 declared=True,  # unknown, so it must be fenced when it is lost
             )
         elif fact.kind == "gone":
@@ -216,7 +199,7 @@ class Membership:
             holds = message.epoch if message.role == "server" else message.state.get("started")
             refused = message.role == "driver" and not self._life.drivers_work
             was_given = self.numbers.were_given(number)
-            if refused or not was_given or (self._formed and holds and message.role != "driver"):
+            if refused or not was_given or (self.formed and holds and message.role != "driver"):
                 raise ClusterError(f"no {message.role} {number} is known here. Start it anew")
             endpoints = [(host, port) for host, port in message.endpoints]
             member = Member(
@@ -230,7 +213,7 @@ class Membership:
                 since=now,
                 address=event.address,
                 reach=Reach.BACK if holds else Reach.REGISTERED,
-                late=self.formed_before or self._formed,
+                late=self.formed_before or self.formed,
                 declared=True,
                 resume_state=message.state,
             )
@@ -240,12 +223,12 @@ class Membership:
         self.peers[peer] = member
         log.info("%s is back", member.name)
         self._welcome(event, member)
-        self._epoch = max(self._epoch, message.epoch)
+        self.epoch = max(self.epoch, message.epoch)
         if self.route is not None:
-            has_it = message.epoch == self.route.epoch and not self._formed
+            has_it = message.epoch == self.route.epoch and not self.formed
             # A late member without the route is noted once it has joined.
             if not in_journal and (has_it or not member.late):
-                self._note_member(member)
+                self.note_member(member)
             if has_it:
                 member.route_taken(message.epoch)
             else:
@@ -271,7 +254,7 @@ class Membership:
         )
         self.out.reply(event.call, welcome)
 
-    def _note_member(self, member: Member) -> None:
+    def note_member(self, member: Member) -> None:
         """Note a member, for which a master that takes over will wait. A driver that only
         watches holds nothing."""
         if member.role != "driver" or self._life.drivers_work:
@@ -309,7 +292,7 @@ class Membership:
             message.cores,
             since=now,
             address=event.address,
-            late=self._formed or self.formed_before,
+            late=self.formed or self.formed_before,
             routed_at=now,
         )
         self.all[number] = self.peers[peer] = member
@@ -319,7 +302,7 @@ class Membership:
             # Members before it were noted when the route was made; a late one is noted once it has
             # the route.
             if not member.late:
-                self._note_member(member)
+                self.note_member(member)
             self._send_route(member, now)
 
     def remove(self, member: Member, *, lost: bool = False) -> None:
@@ -337,173 +320,7 @@ class Membership:
         elif self._life.drivers_work:
             self.out.note("drivers_gone", {"spans": [[member.number, member.number]]})
 
-    # --- forming ---------------------------------------------------------------------------
-
-    def stood_still(self, seconds: float) -> None:
-        self.since += seconds
-        for member in self.all.values():
-            member.stood_still(seconds)
-
-    def missing(self) -> str:
-        """The members that are missing, in words for users; empty once the cluster is formed."""
-        if self._formed:
-            return ""
-        if self.route is not None:
-            away = names_of([m for m in self._slow() if m.away])
-            if away:
-                return f"{away} to come back"
-        lacks = "" if self.formed_before else self._lacks()
-        if lacks:
-            here = names_of(self.nodes()) or "none"
-            return f"{lacks} (here: {here})"
-        return f"{names_of(self._slow())} to connect to every server"
-
-    def _lacks(self) -> str:
-        """Nodes that a first route still needs, in words."""
-        nodes, servers, workers = self._lacking()
-        if servers + workers >= nodes:
-            roles = [_counted(servers, "server"), _counted(workers, "worker")]
-            return " and ".join(text for text in roles if text)
-        text = f"{nodes} more of {self._settings.expected_node_num} nodes"
-        if servers or workers:
-            role = "server" if servers else "worker"
-            of_them = f"{servers} of them {role}s" if servers > 1 else f"1 of them a {role}"
-            text += f", at least {of_them}"
-        return text
-
-    def _lacking(self) -> tuple[int, int, int]:
-        """How many nodes, servers and workers a first route still needs. More than expected do no
-        harm: a newcomer of any role may come before the last server or the first worker."""
-        wanted, wanted_servers = self._settings.expected_node_num, self._settings.expected_servers
-        wanted_servers = max(1, wanted_servers)
-        needed = wanted != wanted_servers and not self._life.forms_without_worker
-        return (
-            max(0, wanted - len(self.nodes())),
-            max(0, wanted_servers - len(self.nodes("server"))),
-            int(needed and not self.nodes("worker")),
-        )
-
-    def _slow(self) -> list[Member]:
-        """The members whose acknowledgement of the route the cluster still needs."""
-        nodes = [m for m in self.nodes() if not (m.has_route or m.missed)]
-        # A cluster that was complete before does not wait for newcomers.
-        return [m for m in nodes if m.joined] if self.formed_before else nodes
-
-    def check_formed(self, now: float) -> bool:
-        """Take the next step of forming if it is possible; True once, when all have the route."""
-        if not self.formed_before:
-            self._withdraw()
-            if self._lacks():
-                self._wait_for_more(now)
-                return False
-            if self.route is None:
-                self._make_route(now)
-                return False
-        if self._route_unsent:
-            self._route_unsent = False
-            self.send_route(now)
-            return False
-        if not self._slow():
-            self._formed = True
-            self.out.put(Diagnose())
-            here = [member for member in self.nodes() if not member.missed]
-            log.info("cluster complete: %s", ", ".join(m.name for m in here))
-            return True
-        self.check_joining(now)
-        return False
-
-    def check_joining(self, now: float) -> None:
-        """Drop members that have had the route for `init_timeout` and do not reach every server."""
-        limit_s = self._settings.init_timeout
-        for member in self.nodes():
-            if self.route is None:
-                return  # none is made yet, or `drop` below has withdrawn it with its server
-            waits = not (member.has_route or member.away or member.missed)
-            if waits and now - member.routed_at > limit_s:
-                shards = ", ".join(
-                    format_addr(s.host, s.port) for s in self.route.shards[:SHOWN_MAX]
-                )
-                self._drop(
-                    member,
-                    f"has not connected to every server within {limit_s:.0f} s (init_timeout): "
-                    f"{shards}. Is a firewall in the way?",
-                    now,
-                )
-
-    def lost_while_forming(self, member: Member, why: str, now: float) -> None:
-        """Replace a member that is gone before the cluster was complete."""
-        self.remove(member)
-        self._lost.append(f"{member.name} {why}")
-        losses_max = LOSSES_PER_NODE * self._settings.expected_node_num
-        if len(self._lost) > losses_max:
-            self._lifecycle.fail(
-                f"{len(self._lost)} processes were lost while the cluster formed, the last one: "
-                f"{self._lost[-1]}. Look at their logs"
-            )
-            return
-        log.warning("%s: the cluster is not complete yet and goes on forming", self._lost[-1])
-        self._withdraw()
-        if self._lacks():
-            self.restart_clock(now)
-            self._notice_at = self.since  # logged at once
-
-    def _withdraw(self) -> None:
-        """Withdraw a first route that names a lost server. Its epoch is never used again: members
-        may have it."""
-        if self.route is None or {shard.server for shard in self.route.shards} <= set(self.all):
-            return
-        log.info("route epoch %d is void: a server of it is gone", self.route.epoch)
-        self.route, self._route_unsent = None, False
-        for member in self.all.values():
-            member.route_withdrawn()
-
-    def _wait_for_more(self, now: float) -> None:
-        """Wait for missing members, up to `master_time_out`; log from time to time who is
-        missing."""
-        limit_s = self._settings.master_time_out
-        if now - self.since > limit_s:
-            lost = f" Lost meanwhile: {'; '.join(self._lost[-3:])}." if self._lost else ""
-            self._lifecycle.fail(
-                f"waited {limit_s:.0f} s (master_time_out) for {self.missing()}.{lost} "
-                + self._advice()
-            )
-        elif now >= self._notice_at:
-            self._notice_at = now + NOTICE_S
-            left_s = limit_s - (now - self.since)
-            log.info("waiting for %s, %.0f s left", self.missing(), left_s)
-
-    def _advice(self) -> str:
-        """What a user can do about missing nodes."""
-        nodes, servers, _ = self._lacking()
-        if nodes:
-            return "Were they started, with this master_addr?"
-        role = "server" if servers else "worker"
-        return f"There are enough nodes: start another {role}, or correct expected_servers"
-
-    def _make_route(self, now: float) -> None:
-        shards = [
-            ShardAddress(member.number, host, port)
-            for member in self.nodes("server")
-            for host, port in member.endpoints
-        ]
-        try:
-            self.route = Route.build(self._epoch + 1, shards, self._settings.frag_num)
-        except ConfigError as error:
-            self._lifecycle.fail(str(error))
-            return
-        self._epoch = self.route.epoch
-        self.since = now
-        places = [(shard.server, (shard.host, shard.port)) for shard in shards]
-        self.out.put(Diagnose("connections", self._settings.init_timeout, places))
-        log.info(
-            "route epoch %d: %d shards, %d fragments",
-            self.route.epoch, len(shards), self.route.frag_num,
-        )  # fmt: skip
-        for member in self.all.values():
-            self._note_member(member)
-        self._note_route()
-        # Sent in the next turn: with a thousand members making and sending take 25 ms each.
-        self._route_unsent = True
+    # --- the journal -----------------------------------------------------------------------
 
     def driver_facts(self) -> list[Fact]:
         """The drivers of a session, in facts that replace all that were noted: a session may
@@ -521,15 +338,23 @@ class Membership:
         """Where the shards are, in one fact that replaces all that were noted."""
         return [Fact("shards", self.shards)] if self.shards else []
 
+    # --- the route -------------------------------------------------------------------------
+
     def take(self, route: Route) -> None:
         """Take a new route; `send_route` sends it."""
-        self.route = route
-        self._note_route()
+        self.route, self.epoch = route, max(self.epoch, route.epoch)
+        self.out.note("route", {"route": route.to_dict()})
+        self.out.put(Rerouted(route))
 
-    def _note_route(self) -> None:
-        assert self.route is not None
-        self.out.note("route", {"route": self.route.to_dict()})
-        self.out.put(Rerouted(self.route))
+    def withdraw_route(self) -> None:
+        """Withdraw the first route. Its epoch is never used again: members may have it."""
+        self.route = None
+        for member in self.all.values():
+            member.route_withdrawn()
+
+    def complete(self) -> None:
+        """All have the first route, or the one of an earlier master."""
+        self.formed = True
 
     def send_route(self, now: float) -> None:
         """Send all members the route, servers first: their shards know it when others connect."""
@@ -550,7 +375,7 @@ class Membership:
         # A newer route is on its way to the member. While the cluster forms it has other servers,
         # so having reached the old ones means nothing.
         old = route is not self.route
-        if old and (not self._formed or isinstance(answer, SnailError)):
+        if old and (not self.formed or isinstance(answer, SnailError)):
             return
         if isinstance(answer, SnailError):
             if member.number in self.all and member.role != "driver":
@@ -560,9 +385,5 @@ class Membership:
         member.route_taken(route.epoch)
         if is_new:
             if member.late:
-                self._note_member(member)
+                self.note_member(member)
             self._on_ready(member, now)
-
-
-def _counted(count: int, role: str) -> str:
-    return f"{count} more {role}{'s' if count > 1 else ''}" if count else ""

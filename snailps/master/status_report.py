@@ -123,7 +123,7 @@ class StatusReport:
                 "leased": schedule.records.leased,
                 "done": schedule.finished,
             }
-        route, missing = self._members.route, self._members.missing()
+        route, missing = self._members.route, self._core.forming.missing()
         shards, files = self.shards(), self._files
         share = job.progress(now) if job is not None else 0.0
         doing = pass_text(job) if job is not None else ""
@@ -331,8 +331,8 @@ class StatusReport:
         self, phase: Phase, nodes: list[NodeStatus], shards: list[ShardStatus], now: float
     ) -> list[WaitStatus]:
         waits_found: list[tuple[str, str, float]] = []
-        if phase == "forming" and (missing := self._members.missing()):
-            waits_found.append(("the master", missing, now - self._members.since))
+        if phase == "forming" and (missing := self._core.forming.missing()):
+            waits_found.append(("the master", missing, now - self._core.forming.since))
         if self._job_controller.worker_wait.lacks:
             waits_found.append(
                 (
@@ -353,7 +353,7 @@ class StatusReport:
             if over_at and node["role"] == "worker" and not member.work.over:
                 waits_found.append(("the job", f"the end of {name}'s part", now - over_at))
             if node["state"] == "connecting":
-                waited_s = now - max(member.since, self._members.since)
+                waited_s = now - max(member.since, self._core.forming.since)
                 waits_found.append((name, "its connections to every shard", waited_s))
             if node["heartbeat_s"] is not None and node["heartbeat_s"] > silent_s:
                 waits_found.append(("the master", f"a heartbeat of {name}", node["heartbeat_s"]))

@@ -10,8 +10,9 @@ from snailps.config import MasterSettings
 from snailps.errors import ClusterError, ConnectionLost, WaitTimeout
 from snailps.master.effects import Fact
 from snailps.master.events import Received
+from snailps.master.forming import LOSSES_PER_NODE, Forming
 from snailps.master.life import COMMAND, LASTING
-from snailps.master.membership import LOSSES_PER_NODE, Membership
+from snailps.master.membership import Membership
 from snailps.store.route import Route, ShardAddress
 from snailps.transport import messages
 
@@ -32,8 +33,9 @@ class Cluster:
         )  # fmt: skip
         lifecycle = SimpleNamespace(fail=self.failed.append)
         self.members = Membership(
-            context, lifecycle, lambda member, now: self.ready.append(member), self._unready, facts
+            context, lambda member, now: self.ready.append(member), self._unready, facts
         )
+        self.forming = Forming(context, self.members, lifecycle, self._unready)
         self.facts = self.out.facts
         self._port, self._peer = 1000, 0
 
@@ -44,7 +46,7 @@ class Cluster:
             self.lost(member, text)
 
     def lost(self, member, why):
-        self.members.lost_while_forming(member, why, self.now)
+        self.forming.lost(member, why, self.now)
 
     def _received(self, message, told):
         self._peer += 1
@@ -75,10 +77,10 @@ class Cluster:
 
     def check(self, later_s=0.0):
         before, now = self.members.route, self.now + later_s
-        formed = self.members.check_formed(now)
+        formed = self.forming.check(now)
         if self.members.route is not before and self.members.route is not None:
             assert not formed  # a route is told in the turn behind the one that made it
-            formed = self.members.check_formed(now)
+            formed = self.forming.check(now)
         return formed
 
     def routed(self):
@@ -134,7 +136,7 @@ def test_worker_that_is_lost_before_the_route_is_waited_for_again():
     lost = cluster.register("worker")
     cluster.lost(lost, "is lost: killed")
     assert not cluster.check()
-    assert "1 more worker" in cluster.members.missing()
+    assert "1 more worker" in cluster.forming.missing()
     again = cluster.register("worker")
     assert again.number != lost.number
     assert not cluster.check()
@@ -182,7 +184,7 @@ def test_replacement_has_the_whole_time_and_whoever_lacks_is_named_at_its_end():
     cluster = Cluster(master_time_out=60.0)
     cluster.register("server")
     cluster.register("server")
-    cluster.members.since -= 59.0
+    cluster.forming.since -= 59.0
     lost = cluster.register("worker")
     cluster.lost(lost, "is lost: connection closed")
     assert not cluster.check(later_s=59.0)
@@ -222,7 +224,7 @@ def test_workers_before_the_last_server_are_no_end():
         cluster.register(role)
     assert not cluster.check(later_s=59.0)
     assert not cluster.failed
-    assert cluster.members.missing().startswith("1 more server (here: worker 1 (h, process 1), ")
+    assert cluster.forming.missing().startswith("1 more server (here: worker 1 (h, process 1), ")
     cluster.register("server")
     assert not cluster.check(later_s=59.0)
     for member in cluster.members.nodes():
@@ -282,7 +284,7 @@ def test_what_is_missing_is_counted(servers, workers, roles, text):
     cluster = Cluster(servers, workers)
     for role in roles:
         cluster.register(role)
-    assert cluster.members.missing().startswith(text)
+    assert cluster.forming.missing().startswith(text)
     cluster.check(later_s=61.0)
     assert f"waited 60 s (master_time_out) for {text}" in cluster.failed[0]
 
@@ -308,7 +310,7 @@ def test_member_that_does_not_connect_in_time_is_dropped_and_named():
     assert "init_timeout" in text
     assert f"127.0.0.1:{1001}" in text
     assert not cluster.failed
-    assert "1 more worker" in cluster.members.missing()
+    assert "1 more worker" in cluster.forming.missing()
 
 
 def test_server_that_never_takes_the_route_is_given_up_and_the_others_form_on():
@@ -362,7 +364,7 @@ def test_worker_that_comes_behind_the_route_is_known_to_a_master_that_takes_over
     for member in nodes:
         after.rejoin(member.number, member.role, 1)
     assert not after.check()
-    assert after.members.missing() == f"{after.members.all[again.number].name} to come back"
+    assert after.forming.missing() == f"{after.members.all[again.number].name} to come back"
     after.rejoin(again.number, "worker", 1, {"started": True})
     assert after.check()
 
@@ -430,9 +432,9 @@ def test_newcomer_of_a_running_cluster_that_never_connects_is_given_up():
     cluster.formed()
     assert cluster.check()
     newcomer = cluster.register("worker")
-    cluster.members.check_joining(cluster.now + 59.0)
+    cluster.forming.check_joining(cluster.now + 59.0)
     assert not cluster.unready
-    cluster.members.check_joining(cluster.now + 61.0)
+    cluster.forming.check_joining(cluster.now + 61.0)
     assert [number for number, _ in cluster.unready] == [newcomer.number]
 
 
@@ -455,7 +457,7 @@ def test_cluster_that_was_never_complete_forms_on_under_the_next_master():
     cluster.rejoin(1, "server", 4)
     cluster.rejoin(3, "worker", 0)
     assert not cluster.check()
-    assert "server 2" in cluster.members.missing()
+    assert "server 2" in cluster.forming.missing()
     cluster.lost(cluster.members.all[2], "did not come back")
     assert not cluster.check()
     again = cluster.register("server")

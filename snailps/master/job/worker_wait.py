@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable
 
 from snailps.master.context import Context
-from snailps.master.membership import NOTICE_S
+from snailps.master.forming import NOTICE_S
 
 log = logging.getLogger(__name__)
 
