@@ -103,8 +103,9 @@ class Side:
         facts = past.facts if past is not None else ()
         self.members = Membership(context, _fail, _fail, facts)
         self.controller = JobController(
-            context, SimpleNamespace(files=None, reader=None), self.members, lifecycle, Rows(),
-            SimpleNamespace(sum=lambda counter: 0), JobHooks(_fail, _fail, _fail, _fail), past,
+            context, SimpleNamespace(files=None, reader=SimpleNamespace(looks=())),
+            self.members, lifecycle, Rows(), SimpleNamespace(sum=lambda counter: 0),
+            JobHooks(_fail, _fail, _fail), _fail, past,
         )  # fmt: skip
         self.controller.leases.job, self.controller.present.phase = self.job, JobPhase.READY
 
@@ -149,7 +150,7 @@ def write(folder, facts, *, servers, shards, workers, port, settings=None, seed=
     ]
     for member in nodes:
         side.members.all[member.number] = member
-        side.members._note_member(member)
+        side.members.note_member(member)
     places = [ShardAddress(s, "127.0.0.1", port) for s in range(1, servers + 1)] * shards
     side.members.take(Route.build(1, places, max(FRAG_NUM, len(places))))
     members = nodes[servers:]
