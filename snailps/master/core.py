@@ -3,7 +3,8 @@
     Event, now -> MasterCore.handle -> membership, job, replication, ... -> list of Effect
 
 Makes the parts, each with the neighbours that it uses: `lifecycle.py` (phase, verdict),
-`membership.py`, `heartbeats.py`, `departures.py` (losses), `job/controller.py`, `replication/`.
+`membership.py`, `forming.py`, `heartbeats.py`, `departures.py` (losses), `job/controller.py`,
+`replication/`.
 Answers what these ask of parts above them.
 
 Neither the core nor any part may have a socket, clock, thread or file: `process.py` feeds events

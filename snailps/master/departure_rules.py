@@ -95,52 +95,53 @@ class DepartureRule(NamedTuple):
 _ANY: Set[Any] = frozenset()
 _C, _M, _S, _E, _O, _R = Cause, Moment, Stay, Ends, Outcome, DepartureRule
 _LOST, _FAILED, _ASKED = {_C.LOST}, {_C.FAILED}, {_C.ASKED}
-_STOPS, _RETURNS, _FORMS, _WORKS = {_M.STOPPING}, {_M.RETURNING}, {_M.FORMING}, {_M.AT_WORK}
-_UP = {_M.FORMED, _M.AT_WORK}
-_DECIDES = _UP | _FORMS
-_RUNS, _FORMED, _IDLE = (set(Moment) - moments for moments in (_STOPS, _FORMS, _WORKS))
+_FORMING, _RETURNING, _STOPPING = {_M.FORMING}, {_M.RETURNING}, {_M.STOPPING}
+_AT_WORK, _UP = {_M.AT_WORK}, {_M.FORMED, _M.AT_WORK}
+_RUNNING, _LATER = set(Moment) - _STOPPING, set(Moment) - _FORMING
+_NO_WORK = set(Moment) - _AT_WORK
+_DECIDES = _UP | _FORMING  # while members return a loss is only noted
 _WORKER, _SERVER, _DRIVER, _NODE = {"worker"}, {"server"}, {"driver"}, {"worker", "server"}
 _YES, _NO = {True}, {False}
-_GONE, _AWAY, _LEFT, _MISS = {_S.GONE}, {_S.SENT_AWAY}, {_S.LEFT}, {_S.MISSED}
+_GONE, _SENT, _LEFT, _MISSED = {_S.GONE}, {_S.SENT_AWAY}, {_S.LEFT}, {_S.MISSED}
 _THERE = set(Stay) - _GONE
-_NOT_AWAY, _NOT_MISS = _THERE - _AWAY, _THERE - _MISS
-_SUDDEN = _NOT_AWAY - _LEFT
-_NIL, _JOB, _ALL, _SOME = {_E.NOTHING}, {_E.JOB}, {_E.CLUSTER}, {_E.JOB, _E.CLUSTER}
+_NOT_SENT, _NOT_MISSED = _THERE - _SENT, _THERE - _MISSED
+_SUDDEN = _NOT_SENT - _LEFT  # also after a goodbye for which it was not asked
+_NOTHING, _JOB, _CLUSTER, _EITHER = {_E.NOTHING}, {_E.JOB}, {_E.CLUSTER}, {_E.JOB, _E.CLUSTER}
 
-# A server never ends its job alone, as rows go with it.  A newcomer ends nothing, whatever
+# A server never ends its job alone, as rows go with it. A newcomer ends nothing, whatever
 # `on_node_loss` says.
 RULES = (
-    # cause     moment    role     joined stay       given up ends   what is done
-    _R(_ANY,    _ANY,     _ANY,    _ANY, _GONE,      _ANY, _ANY,  _O.IGNORED),
+    # cause     moment      role     joined  stay         given up  ends      what is done
+    _R(_ANY,    _ANY,       _ANY,    _ANY,   _GONE,       _ANY,     _ANY,     _O.IGNORED),
 
-    _R(_LOST,   _STOPS,   _ANY,    _ANY, _THERE,     _ANY, _ANY,  _O.NOTED),
-    _R(_LOST,   _RUNS,    _DRIVER, _ANY, _THERE,     _ANY, _ANY,  _O.DRIVER_GONE),
-    _R(_LOST,   _RETURNS, _NODE,   _ANY, _NOT_MISS,  _ANY, _ANY,  _O.MISSED),
-    _R(_LOST,   _RETURNS, _NODE,   _ANY, _MISS,      _ANY, _ANY,  _O.STILL_MISSED),
-    _R(_LOST,   _DECIDES,  _NODE,   _ANY, _AWAY,      _ANY, _ANY,  _O.SENT_AWAY),
-    _R(_LOST,   _FORMS,   _NODE,   _ANY, _LEFT,      _ANY, _ANY,  _O.LEFT_FORMING),
-    _R(_LOST,   _FORMS,   _NODE,   _ANY, _SUDDEN,    _ANY, _NIL,  _O.WAITED_FOR),
-    _R(_LOST,   _FORMS,   _NODE,   _ANY, _SUDDEN,    _ANY, _SOME, _O.UNFORMED),
-    _R(_LOST,   _UP,      _NODE,   _NO,  _NOT_AWAY,  _ANY, _ANY,  _O.NEWCOMER_GONE),
-    _R(_LOST,   _UP,      _WORKER, _YES, _LEFT,      _ANY, _ANY,  _O.WORKER_LEFT),
-    _R(_LOST,   _UP,      _WORKER, _YES, _SUDDEN,    _YES, _ANY,  _O.WORKER_SPARED),
-    _R(_LOST,   _UP,      _WORKER, _YES, _SUDDEN,    _NO,  _NIL,  _O.WORKER_LOST),
-    _R(_LOST,   _UP,      _WORKER, _YES, _SUDDEN,    _NO,  _JOB,  _O.JOB_ENDED),
-    _R(_LOST,   _UP,      _WORKER, _YES, _SUDDEN,    _NO,  _ALL,  _O.CLUSTER_ENDED),
-    _R(_LOST,   _UP,      _SERVER, _YES, _LEFT,      _ANY, _ANY,  _O.SERVER_LEFT),
-    _R(_LOST,   _UP,      _SERVER, _YES, _SUDDEN,    _ANY, _NIL,  _O.SERVER_LOST),
-    _R(_LOST,   _UP,      _SERVER, _YES, _SUDDEN,    _ANY, _SOME, _O.CLUSTER_ENDED),
+    _R(_LOST,   _STOPPING,  _ANY,    _ANY,   _THERE,      _ANY,     _ANY,     _O.NOTED),
+    _R(_LOST,   _RUNNING,   _DRIVER, _ANY,   _THERE,      _ANY,     _ANY,     _O.DRIVER_GONE),
+    _R(_LOST,   _RETURNING, _NODE,   _ANY,   _NOT_MISSED, _ANY,     _ANY,     _O.MISSED),
+    _R(_LOST,   _RETURNING, _NODE,   _ANY,   _MISSED,     _ANY,     _ANY,     _O.STILL_MISSED),
+    _R(_LOST,   _DECIDES,   _NODE,   _ANY,   _SENT,       _ANY,     _ANY,     _O.SENT_AWAY),
+    _R(_LOST,   _FORMING,   _NODE,   _ANY,   _LEFT,       _ANY,     _ANY,     _O.LEFT_FORMING),
+    _R(_LOST,   _FORMING,   _NODE,   _ANY,   _SUDDEN,     _ANY,     _NOTHING, _O.WAITED_FOR),
+    _R(_LOST,   _FORMING,   _NODE,   _ANY,   _SUDDEN,     _ANY,     _EITHER,  _O.UNFORMED),
+    _R(_LOST,   _UP,        _NODE,   _NO,    _NOT_SENT,   _ANY,     _ANY,     _O.NEWCOMER_GONE),
+    _R(_LOST,   _UP,        _WORKER, _YES,   _LEFT,       _ANY,     _ANY,     _O.WORKER_LEFT),
+    _R(_LOST,   _UP,        _WORKER, _YES,   _SUDDEN,     _YES,     _ANY,     _O.WORKER_SPARED),
+    _R(_LOST,   _UP,        _WORKER, _YES,   _SUDDEN,     _NO,      _NOTHING, _O.WORKER_LOST),
+    _R(_LOST,   _UP,        _WORKER, _YES,   _SUDDEN,     _NO,      _JOB,     _O.JOB_ENDED),
+    _R(_LOST,   _UP,        _WORKER, _YES,   _SUDDEN,     _NO,      _CLUSTER, _O.CLUSTER_ENDED),
+    _R(_LOST,   _UP,        _SERVER, _YES,   _LEFT,       _ANY,     _ANY,     _O.SERVER_LEFT),
+    _R(_LOST,   _UP,        _SERVER, _YES,   _SUDDEN,     _ANY,     _NOTHING, _O.SERVER_LOST),
+    _R(_LOST,   _UP,        _SERVER, _YES,   _SUDDEN,     _ANY,     _EITHER,  _O.CLUSTER_ENDED),
 
-    _R(_FAILED, _ANY,     _ANY,    _ANY, _AWAY,      _ANY, _ANY,  _O.IGNORED),
-    _R(_FAILED, _ANY,     _ANY,    _ANY, _NOT_AWAY,  _ANY, _NIL,  _O.STOPPED),
-    _R(_FAILED, _ANY,     _ANY,    _ANY, _NOT_AWAY,  _ANY, _SOME, _O.JOB_FAILED),
+    _R(_FAILED, _ANY,       _ANY,    _ANY,   _SENT,       _ANY,     _ANY,     _O.IGNORED),
+    _R(_FAILED, _ANY,       _ANY,    _ANY,   _NOT_SENT,   _ANY,     _NOTHING, _O.STOPPED),
+    _R(_FAILED, _ANY,       _ANY,    _ANY,   _NOT_SENT,   _ANY,     _EITHER,  _O.JOB_FAILED),
 
-    _R(_ASKED,  _FORMS,   _SERVER, _ANY, _THERE,     _ANY, _NIL,  _O.SERVER_LET_GO),
-    _R(_ASKED,  _FORMS,   _SERVER, _ANY, _THERE,     _ANY, _SOME, _O.UNFORMED_AS_ASKED),
-    _R(_ASKED,  _FORMED,  _SERVER, _NO,  _THERE,     _ANY, _ANY,  _O.SERVER_LET_GO),
-    _R(_ASKED,  _FORMED,  _SERVER, _YES, _THERE,     _ANY, _ANY,  _O.DRAINED),
-    _R(_ASKED,  _WORKS,   _WORKER, _ANY, _THERE,     _ANY, _ANY,  _O.WORKER_ENDS_BLOCK),
-    _R(_ASKED,  _IDLE,    _WORKER, _ANY, _THERE,     _ANY, _ANY,  _O.WORKER_LET_GO),
+    _R(_ASKED,  _FORMING,   _SERVER, _ANY,   _THERE,      _ANY,     _NOTHING, _O.SERVER_LET_GO),
+    _R(_ASKED,  _FORMING,   _SERVER, _ANY,   _THERE,      _ANY,     _EITHER,  _O.UNFORMED_AS_ASKED),
+    _R(_ASKED,  _LATER,     _SERVER, _NO,    _THERE,      _ANY,     _ANY,     _O.SERVER_LET_GO),
+    _R(_ASKED,  _LATER,     _SERVER, _YES,   _THERE,      _ANY,     _ANY,     _O.DRAINED),
+    _R(_ASKED,  _AT_WORK,   _WORKER, _ANY,   _THERE,      _ANY,     _ANY,     _O.WORKER_ENDS_BLOCK),
+    _R(_ASKED,  _NO_WORK,   _WORKER, _ANY,   _THERE,      _ANY,     _ANY,     _O.WORKER_LET_GO),
 )  # fmt: skip
 
 
