@@ -61,7 +61,7 @@ class Broadcast:
 
     def heard(self, member: Member, note: messages.Message, now: float) -> None:
         """Take a member's note that it is done; a `text` in the note is the reason it could not."""
-        if member.number not in self.left or self._over:
+        if member.number not in self.left or self._over or type(note) is not self._expects:
             return
         text = getattr(note, "text", "")
         if text:

@@ -122,6 +122,7 @@ class MasterCore:
         )
         for fact in () if self.life.job_goes_on else facts:
             self.job_controller.ended_jobs.replay(fact)
+        self.transfers = self.job_controller.checkpoints.transfers
         self.submissions = Submissions(
             context, services, members, lifecycle, self.job_controller, self.fail_job
         )
@@ -183,6 +184,7 @@ class MasterCore:
         self.departures.stood_still(seconds)
         self.job_controller.stood_still(seconds, now)
         self.rows.stood_still(seconds)
+        self.transfers.stood_still(seconds)
         self.lifecycle.stood_still(seconds)
         self.submissions.stood_still(seconds)
 
@@ -306,6 +308,7 @@ class MasterCore:
         self.departures.step(now)
         if self.job_controller.phase is JobPhase.STOPPING and not self.members.sent_away:
             self.job_controller.abandoned()
+        self._of_job(lambda: self.transfers.step(now), now)
         self._of_job(lambda: self.job_controller.step(now), now)
 
     def _of_job(self, do: Callable[[], None], now: float) -> None:
@@ -368,7 +371,7 @@ class MasterCore:
             -1:
         ]:  # one fence names all others (`Fence.gone`)
             self.replication.shard_orders.fence(last, now)
-        self.rows.checkpoints.forget_others()
+        self.transfers.stop_all()
         if self.job_controller.ended_jobs.cut_short:
             here = [m for m in self.members.joined("worker") if not m.missed]
             workers = [member for member in here if member.resume_state.get("started")]
@@ -543,8 +546,8 @@ class MasterCore:
             messages.Finished: self.job_controller.finished,
             messages.Durable: leases.durable,
             messages.CheckIn: leases.checked_in,
-            messages.Saved: self._heard,
-            messages.Loaded: self._heard,
+            messages.Saved: self.transfers.heard,
+            messages.Loaded: self.transfers.heard,
             messages.Backed: self._standby_reported,
             messages.Unbacked: self._standby_reported,
             messages.Yielded: self._standby_reported,
@@ -614,11 +617,6 @@ class MasterCore:
                 self._early.remove(event)
                 assert event.call is not None
                 self.out.reply(event.call, ClusterError("the job was cancelled"))
-
-    def _heard(self, member: Member, message: messages.Saved | messages.Loaded, now: float) -> None:
-        """A server has saved or loaded a checkpoint: of the job, or of the session."""
-        self.job_controller.heard(member, message, now)
-        self.rows.heard(member, message, now)
 
     def _take_note(self, event: Received, now: float) -> None:
         message = event.message

@@ -82,6 +82,7 @@ class Departures:
         self._forming = forming
         self._replication, self._shard_orders = replication, replication.shard_orders
         self._job_controller, self._session_rows = job_controller, session_rows
+        self._transfers = job_controller.checkpoints.transfers
         self._submissions, self._fail_job = submissions, fail_job
         self._life = context.life
         self._on_node_loss = context.settings.on_node_loss
@@ -362,8 +363,7 @@ class Departures:
 
     def _without_server(self, server: Member, why: str, shards_why: str, now: float) -> None:
         """Fail or restart the checkpoints in which it takes part, and promote its standbys."""
-        self._job_controller.server_lost(server, why, now)
-        self._session_rows.lost(server, why, now)
+        self._transfers.lost(server, why, now)
         self._replication.lost(server, shards_why, now)
 
     def _end_job(self, member: Member, why: str, now: float) -> None:
@@ -392,7 +392,7 @@ class Departures:
 
     def rows_lost(self, text: str) -> None:
         """End the cluster because rows are lost; the verdict says where a new run continues."""
-        advice = self._job_controller.checkpoints.advice()
+        advice = self._job_controller.checkpoints.place.advice()
         self._lifecycle.fail(f"{text}. {advice or _NO_CHECKPOINTS}")
 
     # --- notes of members ----------------------------------------------------------------------

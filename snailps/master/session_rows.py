@@ -21,7 +21,8 @@ from functools import partial
 
 from snailps.dataclass import dataclass, replace
 from snailps.errors import EXIT_FAILED, CheckpointError, ClusterError, SnailError, explain
-from snailps.master.checkpoints import CheckpointController, Hooks
+from snailps.master.checkpoint_place import Hooks
+from snailps.master.checkpoints import CheckpointController
 from snailps.master.context import Context
 from snailps.master.job.controller import JobController
 from snailps.master.job.present import FailJob
@@ -29,8 +30,8 @@ from snailps.master.job.submissions import Submissions
 from snailps.master.lifecycle import Lifecycle
 from snailps.master.member import Member
 from snailps.master.room_wait import RoomWait
-from snailps.master.services import Files, Opened, Services
-from snailps.node.effects import WorkDone
+from snailps.master.services import Opened, Services
+from snailps.node.effects import WorkDone, ignored
 from snailps.transport import messages
 
 log = logging.getLogger(__name__)
@@ -50,7 +51,6 @@ class _Request:
     call: int  # 0: the call was made to an earlier master
     folder: str
     controller: CheckpointController
-    files: Files
     taken: int = 0
     path: str = ""
     loads: bool = False  # rows change from now on
@@ -77,7 +77,6 @@ class SessionRows:
         self._has_rows, self._job = context.life.drivers_work, context.session
         self._opened_before, self._cut_load = opened_before, cut_load
         self._state = State.OPENING if self._has_rows else State.OPEN
-        self._files = services.more_files()
         hooks = Hooks(
             restored=lambda state, rows, now: self._open(now),
             not_restored=lambda error: fail_job(str(error)),
@@ -85,7 +84,7 @@ class SessionRows:
             not_saved=lambda why, now: self._own_ended(now, why),
             of_job=False,
         )
-        self.checkpoints = job_controller.checkpoints.beside(self._files, hooks)
+        self.checkpoints = job_controller.checkpoints.beside(services.more_files(), hooks)
         self._request: _Request | None = None
         self._pushes = -1  # pushes when the newest checkpoint was begun; -1: rows differ from it
         self._then: Callable[[], None] | None = None  # ends the session after its last checkpoint
@@ -101,33 +100,22 @@ class SessionRows:
     @property
     def busy(self) -> bool:
         """Whether servers save or take rows for the session, or are about to."""
-        return not self.is_open or self.checkpoints.running or self._request is not None
+        return not self.is_open or self.checkpoints.saver.running or self._request is not None
 
     @property
     def holds_rows(self) -> bool:
         """Whether rows are being saved or restored, so that no shard is to move."""
         if self._state in (State.FOUND, State.RESTORING):
             return True
-        return any(each.holds_rows or each.restoring for each in self._controllers())
+        return any(each.saver.holds_rows or each.restorer.running for each in self._controllers())
 
     def _controllers(self) -> Iterator[CheckpointController]:
         yield self.checkpoints
         if self._request is not None:
             yield self._request.controller
 
-    def heard(self, member: Member, message: messages.Saved | messages.Loaded, now: float) -> None:
-        for controller in self._controllers():
-            controller.heard(member, message, now)
-
-    def lost(self, member: Member, why: str, now: float) -> None:
-        """A server is gone."""
-        for controller in self._controllers():
-            controller.lost(member, why, now)
-
     def stood_still(self, seconds: float) -> None:
         self._room.stood_still(seconds)
-        for controller in self._controllers():
-            controller.stood_still(seconds)
 
     # --- the beginning -------------------------------------------------------------------------
 
@@ -138,7 +126,9 @@ class SessionRows:
 
     def _find(self) -> Opened | None:
         begins = not self._opened_before
-        return self.checkpoints.open(self._job, self._job.settings, resumes=begins, needed=begins)
+        return self.checkpoints.place.open(
+            self._job, self._job.settings, resumes=begins, needed=begins
+        )
 
     def _found(self, done: WorkDone, now: float) -> None:
         if done.error is not None:
@@ -159,24 +149,22 @@ class SessionRows:
     def step(self, now: float) -> None:
         """Advance what is under way. Called in each turn, once the cluster is formed and members of
         an earlier master are back."""
-        for controller in list(self._controllers()):
-            controller.step(now)
         idle = self._submissions.idle
         free = not (self.busy or self._last_begun)
         if self._room.waits and not self._last_begun:
             free = free and self._room.is_due(now)
         if self._then is not None and idle and free:
             self._last_begun = True
-            if self.checkpoints.writes:
-                self.checkpoints.begin(self._job, now)
+            if self.checkpoints.place.writes:
+                self.checkpoints.saver.begin(self._job, now)
             else:
                 self._then()
         if self._state is not State.FOUND:
             return
-        if self.checkpoints.resumes:
+        if self.checkpoints.place.resumes:
             self._state = State.RESTORING
-            self.checkpoints.forget_others()
-            self.checkpoints.restore(now)
+            self.checkpoints.transfers.stop_all()
+            self.checkpoints.restorer.restore(now)
         else:
             self._open(now)
 
@@ -184,8 +172,8 @@ class SessionRows:
         """Begin a checkpoint of the session if one is due and rows have changed since the last."""
         if self.busy or not self._submissions.idle:
             return
-        pushes = self.checkpoints.pushes
-        if pushes != self._pushes and self.checkpoints.check(self._job, now):
+        pushes = self.checkpoints.saver.pushes
+        if pushes != self._pushes and self.checkpoints.saver.check(self._job, now):
             self._pushes = pushes
 
     def save_last(self, then: Callable[[], None]) -> None:
@@ -193,7 +181,7 @@ class SessionRows:
         at work fails: it would take the servers from that checkpoint."""
         # Rows that an earlier master had opened are newer than any checkpoint: wait until they are
         # open here, too.
-        saves = self.checkpoints.writes if self.is_open else self._opened_before
+        saves = self.checkpoints.place.writes if self.is_open else self._opened_before
         if not saves:
             then()
         elif self._then is None:
@@ -222,12 +210,12 @@ class SessionRows:
     def save(self, member: Member, message: messages.SaveRows, call: int, now: float) -> None:
         request = self._take(call, message.folder)
         settings = replace(self._job.settings, checkpoint_dir=message.folder)
-        find = partial(request.controller.open, self._job, settings, resumes=False)
+        find = partial(request.controller.place.open, self._job, settings, resumes=False)
         self._out.work(find, partial(self._ready_to_save, request), "checkpoint")
 
     def _ready_to_save(self, request: _Request, done: WorkDone, now: float) -> None:
         if self._begins(request, done, now, resumes=False):
-            request.controller.begin(self._job, now)
+            request.controller.saver.begin(self._job, now)
 
     def load(self, member: Member, message: messages.LoadRows, call: int, now: float) -> None:
         self._load(call, message.folder)
@@ -236,9 +224,9 @@ class SessionRows:
         request = self._take(call, folder)
 
         def find() -> Opened:
-            opened = request.files.find(folder)
+            opened = request.controller.place.files.find(folder)
             for candidate in opened.candidates:
-                request.controller.match.check_rows(self._job, candidate)
+                request.controller.place.match.check_rows(self._job, candidate)
             return opened
 
         self._out.work(find, partial(self._ready_to_load, request), "checkpoint")
@@ -249,7 +237,7 @@ class SessionRows:
             self._pushes = -1  # whether it succeeds or not, rows change
             request.loads = True
             self._out.note("load", {"folder": request.folder})
-            request.controller.restore(now)
+            request.controller.restorer.restore(now)
 
     def _take(self, call: int, folder: str) -> _Request:
         if not self._has_rows:
@@ -261,7 +249,6 @@ class SessionRows:
             raise ClusterError(
                 "a job is at work here, and its rows are its own: wait for its end, and ask again"
             )
-        files = self._services.more_files()
         hooks = Hooks(
             restored=lambda state, rows, now: self._loaded(rows),
             not_restored=self._answer,
@@ -272,8 +259,8 @@ class SessionRows:
             level=logging.INFO,
             advice="Rows of its tables may be gone here: load another checkpoint",
         )
-        controller = self.checkpoints.beside(files, hooks)
-        self._request = _Request(call, folder, controller, files)
+        controller = self.checkpoints.beside(self._services.more_files(), hooks)
+        self._request = _Request(call, folder, controller)
         return self._request
 
     def _begins(self, request: _Request, done: WorkDone, now: float, *, resumes: bool) -> bool:
@@ -303,8 +290,8 @@ class SessionRows:
             self._out.reply(request.call, answer)
         else:
             self._say_reloaded(request.folder, answer)
-        release = partial(request.files.release, request.taken, "")
-        self._out.work(release, _ignored, "checkpoint")
+        release = partial(request.controller.place.files.release, request.taken, "")
+        self._out.work(release, ignored, "checkpoint")
 
     def _say_reloaded(self, folder: str, answer: messages.Message | SnailError) -> None:
         text = f"the master was lost while a driver loaded the rows of {folder}"
@@ -319,7 +306,3 @@ class SessionRows:
 
 def _report(path: str, rows: int) -> messages.Report:
     return messages.Report({"path": path, "rows": rows})
-
-
-def _ignored(done: WorkDone, now: float) -> None:
-    """Nothing waits for this."""

@@ -133,7 +133,7 @@ class StatusReport:
         if files is not None:
             share, doing, eta_s = files.share, files.text, files.eta_s
         elif phase == "restoring":
-            share, doing, eta_s = self._checkpoints.restored(now)
+            share, doing, eta_s = self._checkpoints.restorer.progress(now)
         nodes = [
             self._node(
                 member,
@@ -166,7 +166,9 @@ class StatusReport:
             "tables": self.tables(),
             "waits": self._waits(phase, nodes, shards, now),
             "requests_per_s": sum(s["pulls_per_s"] + s["pushes_per_s"] for s in shards),
-            "checkpoint": self._checkpoints.status(now),
+            "checkpoint": self._checkpoints.place.status(
+                now, writing=self._checkpoints.saver.running
+            ),
             "loop": self.times.status(),
             "message": self._core.lifecycle.verdict or self._job_controller.present.failure,
             "validation": dict(job.inspected.validation) if job is not None else {},

@@ -65,6 +65,10 @@ class WorkDone(Event):
 OnDone = Callable[[WorkDone, float], None]
 
 
+def ignored(done: WorkDone, now: float) -> None:
+    """Nothing waits for the result of this work."""
+
+
 class EffectQueue:
     """Collects the effects of an event, and keeps the callbacks of results to come."""
 

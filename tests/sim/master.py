@@ -190,8 +190,9 @@ class Services:
         """Keeps the position at which the training begins."""
         if self._master.cluster.lasting:  # whose journal has no jobs
             job = self._master.core.job_controller
-            restored = job.checkpoints.continued_from if job.phase is JobPhase.RESTORING else 0
-            self._master.cluster.training_begins(restored)
+            is_restored = job.phase is JobPhase.RESTORING
+            place = job.checkpoints.place
+            self._master.cluster.training_begins(place.continued_from if is_restored else 0)
         if self._journal.path is not None and self._master.cluster.life.job_goes_on:
             with self._master.as_owner():
                 self._journal.keep_base(pack(position))

@@ -17,7 +17,8 @@ from snailps.config import CheckpointSettings, JobSettings, RawConfig
 from snailps.errors import CheckpointError, ClusterError, ConfigError, ConnectionLost
 from snailps.master.broadcast import Broadcast
 from snailps.master.checkpoint_files import CheckpointFiles, newest_of
-from snailps.master.checkpoints import LATE_S, STALL_S, CheckpointController, Hooks
+from snailps.master.checkpoint_place import Hooks
+from snailps.master.checkpoints import CheckpointController, CheckpointSaver
 from snailps.master.job.ending import end_pass
 from snailps.master.job.job import Job
 from snailps.master.job.record import JobRecord
@@ -25,6 +26,7 @@ from snailps.master.job.state import JobState
 from snailps.master.leases import BspSchedule, Entries, QueueSchedule
 from snailps.master.leases.schedule import NO_RECORDS
 from snailps.master.services import Begun, Candidate, Completed, Opened
+from snailps.master.transfers import LATE_S, STALL_S
 from snailps.pieces import Piece
 from snailps.store.checkpoint.shard_file import ShardFileWriter, new_buffer
 from snailps.transport import messages as m
@@ -85,8 +87,11 @@ class World:
         self.controller = CheckpointController(
             self.out, members, self.rows, self.reports, self.files, hooks
         )
+        self.transfers = self.controller.transfers
+        self.place, self.saver = self.controller.place, self.controller.saver
+        self.restorer = self.controller.restorer
         monkeypatch.setattr(
-            CheckpointController, "dump_job",
+            CheckpointSaver, "dump_job",
             lambda self_, job, clock, now: (f"position {clock}", {"progress": 0.5}),
         )  # fmt: skip
         self.members = members
@@ -96,6 +101,7 @@ class World:
         self.job = SimpleNamespace(
             clocked=clocked, rounds=0, schedule=self.schedule, goes_on=JobRecord.goes_on,
             describe_share=lambda share: f"{share:.0%} of the training",
+            settings=CheckpointSettings(),
         )  # fmt: skip
         self.controller.opened(self.job, None, self.now, resumes=True)
 
@@ -111,11 +117,11 @@ class World:
         told(m.Declared([table_number + 10 for table_number in range(len(tables))]), now)
 
     def begin(self):
-        self.controller.begin(self.job, self.now)
+        self.saver.begin(self.job, self.now)
         self.out.do_works(self.now)
 
     def restore(self):
-        self.controller.restore(self.now)
+        self.restorer.restore(self.now)
         self.out.do_works(self.now)
 
     def orders(self, kind):
@@ -127,7 +133,7 @@ class World:
     def saved(self, *numbers, checkpoint=4, text=""):
         for number in numbers:
             note = m.Saved(checkpoint, [{"of": number}], text)
-            self.controller.heard(self.servers[number - 1], note, self.now)
+            self.transfers.heard(self.servers[number - 1], note, self.now)
         self.out.do_works(self.now)
 
     def train(self, count):
@@ -143,7 +149,7 @@ class World:
     def step(self, seconds, times=1):
         for _ in range(times):
             self.now += seconds
-            self.controller.step(self.now)
+            self.transfers.step(self.now)
             self.out.do_works(self.now)
 
 
@@ -156,39 +162,39 @@ def test_checkpoint_is_complete_when_all_servers_have_saved(world):
     world.begin()
     assert [order.folder for _, order, _ in world.orders(m.Save)] == ["part-4"] * 2
     world.saved(1)
-    assert world.controller.running
+    assert world.saver.running
     assert not world.files.done
     world.saved(2)
     (done,) = world.files.done
     assert done == ("complete", 4, [{"of": 1}, {"of": 2}], "position -1")
-    assert (world.controller.running, world.controller.saved) == (False, 1)
+    assert (world.saver.running, world.place.saved) == (False, 1)
 
 
 def test_words_of_an_earlier_checkpoint_and_of_those_that_have_told_are_no_answer(world):
     world.begin()
     world.saved(1, 2, checkpoint=3)
     world.saved(1, 1)
-    assert world.controller.running
+    assert world.saver.running
     world.saved(2)
-    assert world.controller.saved == 1
+    assert world.place.saved == 1
 
 
 def test_disk_of_the_master_that_does_not_answer_is_named(world, caplog):
-    world.controller.begin(world.job, world.now)
+    world.saver.begin(world.job, world.now)
     for seconds in (0, LATE_S / 2, LATE_S + 2, LATE_S + 3):
-        world.controller.step(world.now + seconds)
+        world.transfers.step(world.now + seconds)
     assert [record.message for record in caplog.records] == [
         f"a checkpoint waits for the disk of the master: {LATE_S + 2:.0f} s"
     ]
     world.out.do_works(world.now)
     world.saved(1, 2)
-    assert world.controller.saved == 1
+    assert world.place.saved == 1
 
 
 def given_up(world, why):
     """Gives up a checkpoint that is being saved."""
     if why == "lost":
-        world.controller.lost(world.servers[1], "killed", world.now)
+        world.transfers.lost(world.servers[1], "killed", world.now)
     elif why == "refused":
         world.orders(m.Save)[-1][2](ClusterError("no memory"), world.now)
     elif why == "told":
@@ -218,7 +224,7 @@ def test_server_that_cannot_save_gives_the_checkpoint_up_and_all_are_told(
     )
     assert len(world.orders(m.StopSaving)) == 2
     assert world.files.done == [("drop", 4)]
-    assert not world.controller.running
+    assert not world.saver.running
     world.begin()
     assert world.orders(m.Save)[-1][1].number == 5
 
@@ -226,10 +232,10 @@ def test_server_that_cannot_save_gives_the_checkpoint_up_and_all_are_told(
 def test_server_that_is_lost_when_it_has_told_matters_no_more(world):
     world.begin()
     world.saved(1)
-    world.controller.lost(world.servers[0], "it left", world.now)
-    world.controller.lost(server(3), "it left", world.now)
+    world.transfers.lost(world.servers[0], "it left", world.now)
+    world.transfers.lost(server(3), "it left", world.now)
     world.saved(2)
-    assert world.controller.saved == 1
+    assert world.place.saved == 1
 
 
 def test_silence_is_told_and_then_given_up_naming_who_is_silent(world, caplog):
@@ -251,15 +257,15 @@ def test_silence_is_told_and_then_given_up_naming_who_is_silent(world, caplog):
 
 
 def test_pushes_of_the_job_before_in_a_session_bring_no_checkpoint(world):
-    controller, pushes = world.controller, [1000]
+    saver, pushes = world.saver, [1000]
     world.reports.sum = lambda name: pushes[0]
     world.opens(period=100)
-    controller.training_begins(world.now)
-    controller.check(world.job, world.now)
-    assert not controller.running
+    saver.wait(world.now, pushes=saver.pushes)
+    saver.check(world.job, world.now)
+    assert not saver.running
     pushes[0] += 100
-    controller.check(world.job, world.now)
-    assert controller.running
+    saver.check(world.job, world.now)
+    assert saver.running
 
 
 def test_full_disk_is_told_before_any_server_is_asked(world, caplog):
@@ -267,7 +273,7 @@ def test_full_disk_is_told_before_any_server_is_asked(world, caplog):
     world.begin()
     assert "the disk is full" in caplog.text
     assert not world.out.orders
-    assert not world.controller.running
+    assert not world.saver.running
 
 
 @pytest.fixture
@@ -281,7 +287,7 @@ def test_checkpoint_with_clocks_is_of_a_clock_that_waits_for_it(clocked):
     world.schedule.take(1)  # 1, the last one of clock 0
     world.begin()
     assert not world.orders(m.Save)
-    assert not world.controller.holds_rows  # it waits for the step: shards may move
+    assert not world.saver.holds_rows  # it waits for the step: shards may move
     world.step(3 * STALL_S)  # steps may take long
     assert not world.orders(m.Save)
     world.schedule.done(1, 1)
@@ -289,7 +295,7 @@ def test_checkpoint_with_clocks_is_of_a_clock_that_waits_for_it(clocked):
     world.step(0.1)
     saves = world.orders(m.Save)
     assert [order.clock for _, order, _ in saves] == [1, 1]
-    assert world.controller.holds_rows
+    assert world.saver.holds_rows
     world.saved(1)
     assert world.train(1) == []
     wait = "the master to copy the rows of clock 1 for checkpoint 4"
@@ -305,7 +311,7 @@ def test_next_checkpoint_is_of_a_later_clock(clocked):
         assert [order.clock for _, order, _ in clocked.orders(m.Save)] == [clock] * 2
         clocked.saved(1, 2, checkpoint=4 + clock)
         clocked.train(2)
-    assert clocked.controller.saved == 3
+    assert clocked.place.saved == 3
 
 
 def test_rows_are_saved_when_no_shard_changes_over(clocked):
@@ -313,7 +319,7 @@ def test_rows_are_saved_when_no_shard_changes_over(clocked):
     clocked.begin()
     clocked.step(1.0)
     assert not clocked.orders(m.Save)
-    assert clocked.controller.holds_rows  # no other begins to move
+    assert clocked.saver.holds_rows  # no other begins to move
     clocked.rows.moving = False
     clocked.servers.append(server(3))  # it has come meanwhile
     clocked.step(1.0)
@@ -325,7 +331,7 @@ def test_slot_is_leased_when_the_checkpoint_is_given_up(clocked, why):
     clocked.begin()
     assert clocked.train(3) == [0]
     given_up(clocked, why)
-    assert not clocked.controller.running
+    assert not clocked.saver.running
     assert clocked.train(2) == [1, 2]
 
 
@@ -333,8 +339,8 @@ def test_server_that_is_lost_before_the_clock_begins_is_not_asked(clocked):
     clocked.schedule.take(1)
     clocked.schedule.take(1)
     clocked.begin()
-    clocked.controller.lost(clocked.servers.pop(), "killed", clocked.now)
-    assert clocked.controller.running
+    clocked.transfers.lost(clocked.servers.pop(), "killed", clocked.now)
+    assert clocked.saver.running
     clocked.schedule.done(0, 1)
     clocked.schedule.done(1, 1)
     clocked.step(0.1)
@@ -352,7 +358,7 @@ def test_checkpoint_of_a_clock_that_does_not_come_is_given_up(clocked, caplog, e
     else:
         clocked.schedule.abandon(1)
     clocked.step(0.1)
-    assert not clocked.controller.running
+    assert not clocked.saver.running
     assert "the training ends before clock 1, whose rows it was to save" in caplog.text
     assert not clocked.orders(m.StopSaving)  # no server knows of it
 
@@ -362,11 +368,11 @@ def test_checkpoint_of_a_training_that_is_over_is_of_the_clock_behind_it(clocked
     clocked.begin()
     assert [order.clock for _, order, _ in clocked.orders(m.Save)] == [6, 6]
     clocked.saved(1, 2)
-    assert clocked.controller.saved == 1
+    assert clocked.place.saved == 1
 
 
 def test_checkpoint_that_is_given_up_while_it_begins_leaves_nothing(world):
-    world.controller.begin(world.job, world.now)
+    world.saver.begin(world.job, world.now)
     world.controller.abandon("the job has failed")
     world.out.do_works(world.now)
     assert world.files.done == [("drop", 4)]
@@ -404,10 +410,10 @@ def test_checkpoint_of_another_job_is_refused(world, tmp_path, there, words):
     job = job_of(tmp_path, worker_class=COUNTER, dim="2")
     opened = checkpoint_of(job, **there)
     if not words:
-        world.controller.check_opened(job, opened)
+        world.place.check_opened(job, opened)
         return
     with pytest.raises(ConfigError, match=rf"checkpoint-1 is a .* of another job: {words}.*fresh"):
-        world.controller.check_opened(job, opened)
+        world.place.check_opened(job, opened)
 
 
 def test_settings_without_effect_make_no_other_job(world, tmp_path):
@@ -416,7 +422,7 @@ def test_settings_without_effect_make_no_other_job(world, tmp_path):
     job = job_of(tmp_path, worker_class=words, maxn="0", output="x")
     opened = checkpoint_of(job, bucket="2000000")
     del opened.candidates[0].manifest.job["column"]
-    world.controller.check_opened(job, opened)
+    world.place.check_opened(job, opened)
 
 
 @each("model", ["snailps.models.sparse.net:Net", "snailps.models.sparse.linear:Linear"])
@@ -432,7 +438,7 @@ def test_settings_that_follow_from_counts_make_no_other_job(world, tmp_path, mod
     assert job.identity(()) == begun
     opened = checkpoint_of(job)
     opened.candidates[0].manifest.job.pop("learnt_batch", None)
-    world.controller.check_opened(job_of(tmp_path, worker_class=model, output="x"), opened)
+    world.place.check_opened(job_of(tmp_path, worker_class=model, output="x"), opened)
 
 
 def test_what_an_input_tells_is_not_said_of_another_input(world, tmp_path):
@@ -443,7 +449,7 @@ def test_what_an_input_tells_is_not_said_of_another_input(world, tmp_path):
     words = r"of another job: the input has other files, or files of other lengths\. Choose"
     opened = checkpoint_of(job, sources=[(str(path), 11)], encoding="{}")
     with pytest.raises(ConfigError, match=words):
-        world.controller.check_opened(job, opened)
+        world.place.check_opened(job, opened)
 
 
 @each("access", ["python_methods:Plain", "python_methods:Momentum"])
@@ -455,10 +461,10 @@ def test_checkpoint_whose_tables_name_a_class_is_used_only_if_the_job_declares_i
     table = Table("w", 2, access=access, lr=0.1).to_dict()
     opened = checkpoint_of(job, tables=[{"number": 1, "table": table}])
     if access == "python_methods:Momentum":
-        world.controller.check_opened(job, opened)
+        world.place.check_opened(job, opened)
         return
     with pytest.raises(ConfigError, match=rf"table 'w' has the access method {access}, which this"):
-        world.controller.check_opened(job, opened)
+        world.place.check_opened(job, opened)
 
 
 def test_class_of_a_tensor_is_one_that_the_job_declares(tmp_path, monkeypatch):
@@ -487,17 +493,17 @@ def test_newest_checkpoint_that_can_be_loaded_is_gone_on_from(world, caplog):
     first = world.orders(m.Load)
     assert [order.folder for _, order, _ in first] == ["checkpoint-8"] * 2
     assert first[0][1].tables == [[1, 10]]
-    world.controller.heard(world.servers[0], m.Loaded(8, 5, "damaged"), world.now)
+    world.transfers.heard(world.servers[0], m.Loaded(8, 5, "damaged"), world.now)
     world.out.do_works(world.now)
     assert "checkpoint 8 cannot be used: server 1: damaged" in caplog.text
     assert len(world.orders(m.StopSaving)) == 2
     for one in world.servers:
-        world.controller.heard(one, m.Loaded(8, 5, ""), world.now)  # late: of the one given up
+        world.transfers.heard(one, m.Loaded(8, 5, ""), world.now)  # late: of the one given up
     assert not world.restored
     for one in world.servers:
-        world.controller.heard(one, m.Loaded(7, 5, ""), world.now)
+        world.transfers.heard(one, m.Loaded(7, 5, ""), world.now)
     assert world.restored == ["position of 7"]
-    assert (world.controller.continued_from, world.controller.resumes) == (7, False)
+    assert (world.place.continued_from, world.place.resumes) == (7, False)
 
 
 def test_checkpoint_whose_state_cannot_be_read_is_passed_over(world, caplog):
@@ -511,14 +517,14 @@ def test_checkpoint_whose_state_cannot_be_read_is_passed_over(world, caplog):
 def test_checkpoint_that_is_not_restored_yet_is_the_one_to_go_on_from(world):
     """Interrupted before that, a job said that there is none."""
     world.opens(candidate(8), candidate(7))
-    assert world.controller.status(world.now)["number"] == 8
-    assert world.controller.can_resume
+    assert world.place.status(world.now, writing=False)["number"] == 8
+    assert world.place.can_resume
     world.restore()
-    world.controller.heard(world.servers[0], m.Loaded(8, 5, "damaged"), world.now)
-    assert world.controller.status(world.now)["number"] == 7
+    world.transfers.heard(world.servers[0], m.Loaded(8, 5, "damaged"), world.now)
+    assert world.place.status(world.now, writing=False)["number"] == 7
     world.out.do_works(world.now)
-    world.controller.heard(world.servers[0], m.Loaded(7, 5, "damaged"), world.now)
-    assert world.controller.status(world.now)["number"] == 0
+    world.transfers.heard(world.servers[0], m.Loaded(7, 5, "damaged"), world.now)
+    assert world.place.status(world.now, writing=False)["number"] == 0
 
 
 @pytest.mark.parametrize("resumes", [True, False])
@@ -538,15 +544,15 @@ def test_damaged_checkpoints_are_refused_only_where_rows_are_to_come_from_them(t
 
 
 def test_restore_tells_how_much_of_the_files_is_read_and_how_long_the_rest_takes(world):
-    assert world.controller.restored(world.now) == (0.0, "", None)
+    assert world.restorer.progress(world.now) == (0.0, "", None)
     world.opens(candidate(8))
     world.restore()
-    assert world.controller.restored(world.now) == (
+    assert world.restorer.progress(world.now) == (
         0.0, "reading checkpoint 8, 0 of 8 MB", None
     )  # fmt: skip
     for one, read in zip(world.servers, (1_500_000, 500_000), strict=True):
         one.reports.stats = {"saved_bytes": read}
-    share, text, left_s = world.controller.restored(world.now + 3)
+    share, text, left_s = world.restorer.progress(world.now + 3)
     assert (share, text, left_s) == (0.25, "reading checkpoint 8, 2 of 8 MB", pytest.approx(9.0))
 
 
@@ -555,7 +561,7 @@ def test_restore_outlives_a_stop_of_the_master_and_of_all_servers(world):
     world.opens(candidate(8))
     world.restore()
     world.step(1.0)
-    world.controller.stood_still(3600.0)
+    world.transfers.stood_still(3600.0)
     world.step(3600.0)
     world.step(1.0, times=int(STALL_S) - 2)
     assert not world.failed
@@ -566,7 +572,7 @@ def test_restore_outlives_a_stop_of_the_master_and_of_all_servers(world):
 def test_no_checkpoint_that_can_be_loaded_is_the_end(world):
     world.opens(candidate(8))
     world.restore()
-    world.controller.heard(world.servers[1], m.Loaded(8, 0, "damaged"), world.now)
+    world.transfers.heard(world.servers[1], m.Loaded(8, 0, "damaged"), world.now)
     assert "no checkpoint could be used" in world.failed[0]
     assert not world.restored
 
@@ -580,23 +586,23 @@ def test_checkpoint_is_read_again_when_a_server_is_lost_meanwhile(world, is_firs
     answers = [then for _, _, then in world.orders(m.Load)]
     answers[1](ConnectionLost("closed"), world.now)
     if is_first_done:
-        world.controller.heard(first, m.Loaded(8, 5, ""), world.now)
+        world.transfers.heard(first, m.Loaded(8, 5, ""), world.now)
     world.servers.remove(lost)
     world.rows.moving = True
-    world.controller.lost(lost, "killed", world.now)
+    world.transfers.lost(lost, "killed", world.now)
     world.step(5.0)
     assert not world.orders(m.Load)
-    assert "goes on from checkpoint 8" in world.controller.advice()
+    assert "goes on from checkpoint 8" in world.place.advice()
     world.rows.moving = False
     world.step(1.0)
-    world.controller.heard(first, m.Loaded(8, 0, "stopped"), world.now)
+    world.transfers.heard(first, m.Loaded(8, 0, "stopped"), world.now)
     assert not world.orders(m.Load)
     ((_, _, stopped),) = world.orders(m.StopSaving)
     stopped(m.Ok(), world.now)
     world.step(1.0)
     (again,) = world.orders(m.Load)
     assert (again[0], again[1].folder) == (first.peer, "checkpoint-8")
-    world.controller.heard(first, m.Loaded(8, 9, ""), world.now)
+    world.transfers.heard(first, m.Loaded(8, 9, ""), world.now)
     assert world.restored == ["position of 8"]
 
 
@@ -609,7 +615,7 @@ def test_second_server_that_is_lost_meanwhile_does_not_hide_that_the_rest_still_
     last = world.servers[2]
     for lost in world.servers[:2]:
         world.servers.remove(lost)
-        world.controller.lost(lost, "killed", world.now)
+        world.transfers.lost(lost, "killed", world.now)
     world.step(1.0)
     assert len(world.orders(m.Load)) == 3  # the first read's
     stops = [(peer, then) for peer, _, then in world.orders(m.StopSaving) if peer == last.peer]
@@ -627,7 +633,7 @@ def test_server_that_does_not_stop_reading_costs_the_checkpoint_once(world, capl
     world.restore()
     world.orders(m.Load)
     lost = world.servers.pop()
-    world.controller.lost(lost, "killed", world.now)
+    world.transfers.lost(lost, "killed", world.now)
     world.step(1.0, times=int(STALL_S) + 2)
     assert "checkpoint 8 cannot be used: servers did not stop" in caplog.text
     assert [order.folder for _, order, _ in world.orders(m.Load)] == ["checkpoint-7"]
@@ -635,6 +641,31 @@ def test_server_that_does_not_stop_reading_costs_the_checkpoint_once(world, capl
         stopped(m.Ok(), world.now)
     world.step(1.0, times=3)
     assert not world.orders(m.Load)
+
+
+def test_notes_and_losses_reach_the_folder_that_they_are_of(world):
+    """A session's folder beside the job's: their servers are the same, and so may numbers be."""
+    ended = []
+    hooks = Hooks(
+        restored=lambda state, rows, now: ended.append(f"{state}, {rows} rows"),
+        not_restored=lambda error: ended.append(str(error)),
+    )
+    session = world.controller.beside(world.files, hooks)
+    session.opened(world.job, Opened(2, "session", [candidate(4)]), world.now, resumes=True)
+    world.begin()  # of checkpoint 4, too
+    session.restorer.restore(world.now)
+    world.out.do_works(world.now)
+    for one in world.servers:
+        world.transfers.heard(one, m.Loaded(4, 6, ""), world.now)
+    assert (ended, world.saver.running) == (["position of 4, 12 rows"], True)
+    world.transfers.lost(world.servers[0], "killed", world.now)
+    assert (world.saver.running, session.restorer.running) == (False, False)
+    world.begin()
+    assert world.orders(m.Save)[-1][1].number == 5
+    world.saved(1, 2, checkpoint=4)  # late
+    assert world.saver.running
+    world.saved(1, 2, checkpoint=5)
+    assert (world.place.saved, session.place.saved) == (1, 0)
 
 
 # --- broadcasts ----------------------------------------------------------------------------------

@@ -229,7 +229,9 @@ class World:
         )  # fmt: skip
         look = Look(("begin", "epoch"), lambda results, epoch: {}, True, stop_after)
         self.job.epoch_tested = lambda *given: Job.epoch_tested(self.job, *given)
-        self.numbers, self.number, self.running = SimpleNamespace(newest=0), 7, False
+        self.transfers, self.running = SimpleNamespace(newest=0), False
+        self.saver = self.restorer = self
+        self.place = SimpleNamespace(number=7)
         services = SimpleNamespace(reader=self, more_files=lambda: self)
         self.tests = EpochTests(self.job, look, "name", self, self, services, self, self)
 
@@ -272,9 +274,6 @@ class World:
 
     def opened(self, job, opened, now, *, resumes):
         self.path = opened.path
-
-    def step(self, now):
-        pass
 
     holds_rows = False
 

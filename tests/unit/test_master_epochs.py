@@ -167,7 +167,7 @@ def test_best_rows_of_a_failed_job_stay_if_a_checkpoint_names_them(make_job, ses
         saves(world, server)
         assert world.services.files.about[-1]["best_rows"] == "checkpoint-1"
     job = world.core.job_controller.job
-    assert (job.tested.kept, world.core.job_controller.checkpoints.saved) == (
+    assert (job.tested.kept, world.core.job_controller.checkpoints.place.saved) == (
         "checkpoint-1", checkpoints,
     )  # fmt: skip
     world.note(workers[0], m.Failed("a bug"))

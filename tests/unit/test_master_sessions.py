@@ -329,7 +329,7 @@ def test_job_that_follows_on_one_that_failed_has_nothing_of_it(make_job):
     world.work()  # what the first job began beside the loop ends now
     assert looks.last_map == {}
     assert replication.figures() == {}
-    snapshot, _ = controller.checkpoints.dump_job(JobRecord(controller.job), -1, world.now)
+    snapshot, _ = controller.checkpoints.saver.dump_job(JobRecord(controller.job), -1, world.now)
     assert snapshot.figures["ticks"] == [0]
     orders = [e.message for e in world.effects if isinstance(e, effects.Order)]
     assert [order for order in orders if isinstance(order, m.Expire)] == [m.Expire(0, 0, [0])]
@@ -341,7 +341,7 @@ def test_checkpoint_at_the_end_of_a_training_has_its_ticks(make_job):
     world.forms()
     controller = world.core.job_controller
     controller.job.clock.ticks = [0, 7]
-    snapshot, _ = controller.checkpoints.dump_job(JobRecord(controller.job), -1, world.now)
+    snapshot, _ = controller.checkpoints.saver.dump_job(JobRecord(controller.job), -1, world.now)
     assert snapshot.figures["ticks"] == [0, 7]
 
 

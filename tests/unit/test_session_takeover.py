@@ -229,15 +229,15 @@ def test_job_is_repeated_only_if_nothing_is_pushed_twice_to_tables_of_the_sessio
     settings |= {"checkpoint_dir": str(tmp_path)}
     assert world.ask(driver, m.Submit(settings)).job == 1
     world.tick(times=4)
-    saved = world.core.job_controller.checkpoints._hooks.saved
+    saved = world.core.job_controller.opening.saved
     for position, name in enumerate(declared):
         if checkpoints == 2 and position == 1:
-            saved(Completed("checkpoint-1", 12, 345), world.now)
+            saved()
         assert isinstance(world.ask(2, m.Declare([Table(name, 2).to_dict()])), m.Declared)
     if checkpoints == 3:
         assert isinstance(world.ask(driver, m.Declare([Table("own", 2).to_dict()])), m.Declared)
     if checkpoints == 1:
-        saved(Completed("checkpoint-1", 12, 345), world.now)
+        saved()
     world.tick()
     world = after(world)
     all_back(world, started=True)
@@ -356,7 +356,7 @@ def test_takeover_goes_on_without_its_checkpoints_and_makes_the_next_one(error, 
     world.tick(times=12, seconds=1)
     (order,) = world.orders(m.Save)
     saved(world, order.message.number)
-    assert world.core.rows.checkpoints.saved == 1
+    assert world.core.rows.checkpoints.place.saved == 1
 
 
 @pytest.mark.parametrize("error", UNUSABLE.values(), ids=UNUSABLE)

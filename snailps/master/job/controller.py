@@ -35,7 +35,8 @@ from snailps.errors import (
     is_full,
     with_frames,
 )
-from snailps.master.checkpoints import CheckpointController, Hooks
+from snailps.master.checkpoint_place import Hooks
+from snailps.master.checkpoints import CheckpointController
 from snailps.master.context import Context
 from snailps.master.job.ended_jobs import EndedJob, EndedJobs
 from snailps.master.job.expiry import ExpiryClock
@@ -57,7 +58,7 @@ from snailps.master.phases import JobPhase
 from snailps.master.replication.shard_orders import ShardOrders
 from snailps.master.replication.shard_reports import ShardReports
 from snailps.master.services import Services
-from snailps.node.effects import WorkDone
+from snailps.node.effects import ignored
 from snailps.transport import messages
 
 log = logging.getLogger(__name__)
@@ -108,7 +109,7 @@ class JobController:
         )  # fmt: skip
         self.handout = Handout(out, members, leases, present)
         self.survey = SurveyPhase(out, services, leases, present, self.training)
-        self.worker_wait = WorkerWait(context, checkpoints.advice, fail_job)
+        self.worker_wait = WorkerWait(context, checkpoints.place.advice, fail_job)
         recovery = JobRecovery(
             past, members, shard_orders, leases, checkpoints, self.survey, self.training, looks,
             self.expiry, self.exporting,
@@ -131,7 +132,6 @@ class JobController:
 
     def step(self, now: float) -> None:
         """Advance the job: begin what follows a pass that has ended, look for limits and waits."""
-        self.checkpoints.step(now)
         if self.job is not None and self.phase is JobPhase.EXPORTING:
             self.exporting.step(self.job, now)
             return
@@ -170,7 +170,6 @@ class JobController:
 
     def stood_still(self, seconds: float, now: float) -> None:
         self.leases.late.stood_still(seconds, now)
-        self.checkpoints.stood_still(seconds)
         self.worker_wait.stood_still(seconds)
         self.exporting.stood_still(seconds)
         self.looks.stood_still(seconds)
@@ -192,20 +191,10 @@ class JobController:
     @property
     def holds_rows(self) -> bool:
         """Whether rows are being saved or restored: no shard is to move meanwhile."""
-        restores = self.checkpoints.resumes or self.phase is JobPhase.RESTORING
-        return self.checkpoints.holds_rows or restores or self.looks.holds_rows
+        restores = self.checkpoints.place.resumes or self.phase is JobPhase.RESTORING
+        return self.checkpoints.saver.holds_rows or restores or self.looks.holds_rows
 
     # --- members -------------------------------------------------------------------------------
-
-    def heard(self, member: Member, message: messages.Saved | messages.Loaded, now: float) -> None:
-        """A server has saved or loaded rows."""
-        self.checkpoints.heard(member, message, now)
-        self.looks.heard(member, message, now)
-
-    def server_lost(self, member: Member, why: str, now: float) -> None:
-        """A server is gone that may have been saving or loading rows."""
-        self.checkpoints.lost(member, why, now)
-        self.looks.server_lost(member, why, now)
 
     def all_back(self, now: float) -> None:
         """All members are back or given up: repeat what the lost master may not have sent."""
@@ -280,10 +269,10 @@ class JobController:
 
     def end(self) -> None:
         """Return to waiting for a job."""
-        self.checkpoints.forget()
+        self.checkpoints.place.forget()
         self.exporting.forget()
         if self.job is not None:
-            self._out.work(self.job.close, _ignored)
+            self._out.work(self.job.close, ignored)
         self.looks.forget()
         self.present.over()
         self._members.left.clear()
@@ -293,7 +282,3 @@ class JobController:
     def abandoned(self) -> None:
         """Wait for the next job: the workers of the failed one are gone."""
         self.present.go(JobPhase.IDLE)
-
-
-def _ignored(done: WorkDone, now: float) -> None:
-    """Nothing waits for this."""

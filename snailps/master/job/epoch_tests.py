@@ -18,7 +18,8 @@ from functools import partial
 from typing import Any
 
 from snailps.errors import EXIT_FAILED, SnailError, explain
-from snailps.master.checkpoints import CheckpointController, Hooks
+from snailps.master.checkpoint_place import Hooks
+from snailps.master.checkpoints import CheckpointController
 from snailps.master.effects import Outbox
 from snailps.master.job.epoch_figures import deciding_in
 from snailps.master.job.job import Job
@@ -26,10 +27,8 @@ from snailps.master.job.looks import Course
 from snailps.master.job.model_class import Look
 from snailps.master.job.present import PresentJob
 from snailps.master.job.record import JobRecord
-from snailps.master.member import Member
 from snailps.master.services import Completed, Opened, Services
-from snailps.node.effects import WorkDone
-from snailps.transport import messages
+from snailps.node.effects import WorkDone, ignored
 
 log = logging.getLogger(__name__)
 
@@ -113,7 +112,6 @@ class EpochTests:
 
         `workers`: those whose pushes may be under way.
         """
-        self._keeper.step(now)
         if self._is_save_due:
             self._save(now)
         schedule = self._job.schedule
@@ -138,7 +136,7 @@ class EpochTests:
     @property
     def holds_rows(self) -> bool:
         """Whether rows are being kept or restored: no shard is to move meanwhile."""
-        return self._keeper.holds_rows or self._step is Step.RESTORING
+        return self._keeper.saver.holds_rows or self._step is Step.RESTORING
 
     @property
     def busy(self) -> bool:
@@ -149,16 +147,6 @@ class EpochTests:
     def text(self) -> str:
         """What is done beside the training, in words; empty: nothing."""
         return self._step.value if self.busy else ""
-
-    def heard(self, member: Member, message: messages.Saved | messages.Loaded, now: float) -> None:
-        self._keeper.heard(member, message, now)
-
-    def lost(self, member: Member, why: str, now: float) -> None:
-        """A server is gone."""
-        self._keeper.lost(member, why, now)
-
-    def stood_still(self, seconds: float) -> None:
-        self._keeper.stood_still(seconds)
 
     def abandon(self) -> None:
         """The job has failed."""
@@ -179,7 +167,7 @@ class EpochTests:
             else:
                 settings = self._job.settings
                 end = partial(self._files.discard_best, self._taken, settings, self._name)
-            self._out.work(end, _ignored, "checkpoint")
+            self._out.work(end, ignored, "checkpoint")
             self._taken = 0
 
     # --- a test ----------------------------------------------------------------------------------
@@ -259,12 +247,12 @@ class EpochTests:
         self._save(now)
 
     def _save(self, now: float) -> None:
-        self._is_save_due = self._checkpoints.running
+        self._is_save_due = self._checkpoints.saver.running
         if self._step is Step.KEEPING and not self._is_save_due:
             # Servers report by number: a late report of the job's checkpoint must match none here.
-            numbers = self._keeper.numbers
-            numbers.newest = max(numbers.newest, self._checkpoints.number)
-            self._keeper.begin(self._record, now)
+            transfers = self._keeper.transfers
+            transfers.newest = max(transfers.newest, self._checkpoints.place.number)
+            self._keeper.saver.begin(self._record, now)
 
     def _kept(self, completed: Completed, now: float) -> None:
         if self._step is Step.KEEPING:
@@ -343,7 +331,7 @@ class EpochTests:
             self._keep_last(explain(done.error))
             return
         self._keeper.opened(self._record, done.result, now, resumes=True)
-        self._keeper.restore(now)
+        self._keeper.restorer.restore(now)
 
     def _restored(self, rows: int) -> None:
         self._go(Step.OVER)
@@ -354,7 +342,3 @@ class EpochTests:
             f"the servers have the rows of epoch {best['epoch']} again, {rows:,} rows: its {name}, "
             f"{figure:.4g}, is the best"
         )
-
-
-def _ignored(done: WorkDone, now: float) -> None:
-    """Nothing waits for this."""

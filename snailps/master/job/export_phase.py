@@ -56,7 +56,9 @@ class ExportPhase:
         self._life, self._out, self._services = context.life, context.out, services
         self._shard_reports, self._checkpoints = shard_reports, checkpoints
         self._present, self._looks, self._hooks = present, looks, present.hooks
-        self.export = Export(members, shard_reports, self._out, checkpoints.advice, self.ended)
+        self.export = Export(
+            members, shard_reports, self._out, checkpoints.place.advice, self.ended
+        )
         self._failure: Failure | None = None  # of the export, while its rows are saved
         self._saved_before = 0  # checkpoints saved before that
         self._room = RoomWait(context.settings.master_time_out)  # of an export on a full disk
@@ -88,7 +90,9 @@ class ExportPhase:
         if self.export.step(now):
             self.end_cancelled()
             return
-        if self._failure is not None and not (self._present.waits or self._checkpoints.running):
+        if self._failure is not None and not (
+            self._present.waits or self._checkpoints.saver.running
+        ):
             failure, self._failure = self._failure, None
             self._fail(failure, now)
         elif self._room.is_due(now) and not self.export.cancelled:
@@ -107,7 +111,7 @@ class ExportPhase:
             self._warn_of_tables(job)
         for path in figures.get("files", []):
             self._out.say(f"wrote {path}")
-        self._checkpoints.ended("" if self._present.interrupted else "the run ended")
+        self._checkpoints.place.ended("" if self._present.interrupted else "the run ended")
         self._looks.close()
         self._hooks.job_ended(now)
 
@@ -156,18 +160,20 @@ class ExportPhase:
             return
         job = self._present.job
         assert job is not None
-        if self._life.outlives_job or self._checkpoints.running:
+        if self._life.outlives_job or self._checkpoints.saver.running:
             self._hooks.fail_job(*failure[:3])
             return
-        self._failure, self._saved_before = failure, self._checkpoints.saved
-        if self._checkpoints.writes:
-            self._checkpoints.begin(JobRecord(job), now)
+        self._failure, self._saved_before = failure, self._checkpoints.place.saved
+        if self._checkpoints.place.writes:
+            self._checkpoints.saver.begin(JobRecord(job), now)
             return
         self._present.beside(partial(self._open_folder, job), partial(self._opened_folder, job))
 
     def _open_folder(self, job: Job) -> Opened | SnailError | None:
         try:
-            return self._checkpoints.open(JobRecord(job), job.settings, resumes=False, anyway=True)
+            return self._checkpoints.place.open(
+                JobRecord(job), job.settings, resumes=False, anyway=True
+            )
         except SnailError as error:  # the folder is another job's, or cannot be written
             return error
 
@@ -179,15 +185,15 @@ class ExportPhase:
             self._fail(failure, now)
             return
         self._checkpoints.opened(JobRecord(job), opened, now, resumes=False)
-        self._saved_before = self._checkpoints.saved
-        self._checkpoints.begin(JobRecord(job), now)
+        self._saved_before = self._checkpoints.place.saved
+        self._checkpoints.saver.begin(JobRecord(job), now)
 
     def _fail(self, failure: Failure, now: float) -> None:
         """End the job whose export has failed; its rows are saved, if they could be. Without room
         for either, wait for it: `step` exports again."""
         text = failure.text
-        if self._checkpoints.saved > self._saved_before:
-            text += f". {self._checkpoints.advice_to_export()}"
+        if self._checkpoints.place.saved > self._saved_before:
+            text += f". {self._checkpoints.place.advice_to_export()}"
         elif failure.is_full:
             if not self._room.full(text, now):
                 self._hooks.export_cancelled(text, failure.code)

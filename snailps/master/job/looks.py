@@ -26,7 +26,6 @@ from snailps.master.replication.shard_orders import ShardOrders
 from snailps.master.services import Services
 from snailps.node.effects import WorkDone
 from snailps.registry import named
-from snailps.transport import messages
 
 MAP_S = 3.0
 """Least seconds between two maps, whoever asks: each map connects to every shard."""
@@ -64,14 +63,6 @@ class EpochCourse(Protocol):
     def step(self, workers: set[int], now: float, *, rows_change: bool = False) -> None: ...
 
     def ends(self, now: float) -> bool: ...
-
-    def heard(
-        self, member: Member, message: messages.Saved | messages.Loaded, now: float
-    ) -> None: ...
-
-    def lost(self, member: Member, why: str, now: float) -> None: ...
-
-    def stood_still(self, seconds: float) -> None: ...
 
     def abandon(self) -> None: ...
 
@@ -155,7 +146,7 @@ class Looks:
                 rounds,
                 self._members,
                 self._shard_orders,
-                self._checkpoints,
+                self._checkpoints.saver,
                 self._present,
                 reader,
             )
@@ -219,21 +210,9 @@ class Looks:
         if self.round is not None:
             self.round.lost(now)
 
-    def heard(self, member: Member, message: messages.Saved | messages.Loaded, now: float) -> None:
-        """A server has saved or loaded rows."""
-        if self.epochs is not None:
-            self.epochs.heard(member, message, now)
-
-    def server_lost(self, member: Member, why: str, now: float) -> None:
-        """A server is gone that may have been saving or loading rows."""
-        if self.epochs is not None:
-            self.epochs.lost(member, why, now)
-
     def stood_still(self, seconds: float) -> None:
         if self.round is not None:
             self.round.stood_still(seconds)
-        if self.epochs is not None:
-            self.epochs.stood_still(seconds)
 
     # --- the map of the live page ----------------------------------------------------------------
 
@@ -270,7 +249,7 @@ class Looks:
             return
         if failed:
             self.epochs.abandon()
-        self.epochs.close(goes_on=self._checkpoints.can_resume)
+        self.epochs.close(goes_on=self._checkpoints.place.can_resume)
         self.epochs = None
 
     def forget(self) -> None:

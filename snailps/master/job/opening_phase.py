@@ -74,7 +74,7 @@ class OpeningPhase:
             job.close()
             return None
         begins, record = not self.recovery.begun, JobRecord(job)
-        opened = self._checkpoints.open(record, job.settings, resumes=begins, needed=begins)
+        opened = self._checkpoints.place.open(record, job.settings, resumes=begins, needed=begins)
         restores = opened is not None and bool(opened.candidates)
         if not (job.survey.exists or restores or self.recovery.begun):
             self._services.keep_base(record.base())
@@ -122,10 +122,10 @@ class OpeningPhase:
                     "start workers"
                 )
             return  # the workers have left again: `JobController` waits for another one
-        if self._checkpoints.resumes:
+        if self._checkpoints.place.resumes:
             self._present.go(JobPhase.RESTORING)
-            self._checkpoints.forget_others()
-            self._checkpoints.restore(now)
+            self._checkpoints.transfers.stop_all()
+            self._checkpoints.restorer.restore(now)
             return
         if job.survey.exists:
             self._survey.begin(job, now)

@@ -83,7 +83,7 @@ class JobRecovery:
         SnailError if the input has changed or the journal is damaged."""
         self.begun = False
         self._members.table_registry.remake(now)
-        self._checkpoints.forget_others()
+        self._checkpoints.transfers.stop_all()
         train, exported = self._last("train"), self._last("exported")
         if train:
             self._train(job, train, now)
@@ -136,7 +136,7 @@ class JobRecovery:
             state = decode(later["job"], self._past.arrays, base)
         plan = plan_of(train.get("rotation"))
         self._training.begin(job, train["nodes"], state, now, plan)
-        self._checkpoints.continued_from = train["restored"]
+        self._checkpoints.place.continued_from = train["restored"]
         clocks_set = False
         for fact in self._facts[self._place_of("state" if later else "train") + 1 :]:
             if fact.kind in ("close", "look", "round"):

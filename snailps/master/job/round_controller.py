@@ -20,7 +20,7 @@ from functools import partial
 
 from snailps.dataclass import replace
 from snailps.errors import SnailError, explain
-from snailps.master.checkpoints import CheckpointController
+from snailps.master.checkpoints import CheckpointSaver
 from snailps.master.effects import Fact, Outbox
 from snailps.master.job.job import Job
 from snailps.master.job.present import PresentJob
@@ -42,12 +42,12 @@ class RoundController:
         rounds: Rounds,  # of its schedule
         members: Membership,
         shard_orders: ShardOrders,
-        checkpoints: CheckpointController,
+        saver: CheckpointSaver,
         present: PresentJob,
         reader: Reader,
     ) -> None:
         self._out, self._job, self._shard_orders = out, job, shard_orders
-        self._members, self._checkpoints = members, checkpoints
+        self._members, self._saver = members, saver
         self._present, self._reader = present, reader
         self._looks = job.model.by_input.at("round")
         self._reading: ModelAccess | None = None  # of the connection that serves all rounds
@@ -150,11 +150,11 @@ class RoundController:
         with a short interval the next would be due at the end of the first, and no round ever
         closed."""
         round_ = self._rounds.round
-        if self._checkpoints.running:
+        if self._saver.running:
             self._saved_in = round_
             return True
         may_begin = not (self._schedule.over or self._schedule.closed or self._saved_in == round_)
-        return may_begin and self._checkpoints.is_due(now)
+        return may_begin and self._saver.is_due(now)
 
     def close(self, slots: list[int], now: float) -> None:
         """Have the shards apply the round with these slots; idempotent."""

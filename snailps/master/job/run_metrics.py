@@ -44,7 +44,7 @@ def run_figures(
         **controller.present.figures,
         "rows": shard_reports.sum("rows"),
         **({"expired": expired} if expired else {}),
-        **controller.checkpoints.figures(),
+        **controller.checkpoints.place.figures(),
         "servers": len(members.nodes("server")),
         "workers": sum(member.role == "worker" for member in everyone),
         **_waited(job, everyone),

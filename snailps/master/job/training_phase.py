@@ -69,7 +69,7 @@ class TrainingPhase:
                 "others"
             )
             return
-        restored = self._checkpoints.continued_from
+        restored = self._checkpoints.place.continued_from
         try:
             plan = plan_training(job, max(1, len(nodes)), state)  # one comes, if none is here
             if plan is not None:
@@ -106,7 +106,8 @@ class TrainingPhase:
         begin_training(job, now, nodes, state, plan, self._members.cores_of)
         self._leases.over_at, self._saved_last = 0.0, False
         self._present.go(JobPhase.TRAINING)
-        self._checkpoints.training_begins(now)
+        saver = self._checkpoints.saver
+        saver.wait(now, pushes=saver.pushes)  # without those of earlier jobs of a session
         self._looks.begin(job, self)
 
     def set_clock(self, job: Job, clock: int, now: float) -> None:
@@ -145,16 +146,16 @@ class TrainingPhase:
     @property
     def _rows_are_used(self) -> bool:
         """Whether rows are read, or may still change."""
-        if self._looks.running or self._checkpoints.running:
+        if self._looks.running or self._checkpoints.saver.running:
             return True
         # A lost worker may push until all shards have fenced it, and no server serves a shard
         # that changes over: the export would read a torn model, or wait.
         return self._shard_orders.busy or self._shard_orders.moving
 
     def _end(self, job: Job, now: float) -> None:
-        if self._present.interrupted and self._checkpoints.writes and not self._saved_last:
+        if self._present.interrupted and self._checkpoints.place.writes and not self._saved_last:
             self._saved_last = True  # the same command resumes from here
-            self._checkpoints.begin(JobRecord(job), now)
+            self._checkpoints.saver.begin(JobRecord(job), now)
             return
         if not self._looks.may_end(now):
             return
@@ -182,7 +183,7 @@ class TrainingPhase:
         if self._present.phase is JobPhase.TRAINING and job is not None:
             schedule = job.schedule
             if not (schedule.over or schedule.closed or self._looks.busy):
-                self._checkpoints.check(JobRecord(job), now)
+                self._checkpoints.saver.check(JobRecord(job), now)
 
     # --- its end -------------------------------------------------------------------------------
 
