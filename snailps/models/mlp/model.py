@@ -55,7 +55,7 @@ from snailps.models.packed_tables import NoSurvey, opened_model, put_tables
 from snailps.models.parameters import Parameters, Pull, Vector, pulled
 from snailps.models.row_bounds import LOSS_BOUND
 from snailps.models.shared_settings import check_optimizer
-from snailps.models.sparse.clipping import BATCHES, counts_of, judged
+from snailps.models.sparse.clipping import STEPPED, STEPS_TAKEN, counts_of, judged
 from snailps.models.stopping import Figures, decided_by
 
 ENOUGH = 32 << 20
@@ -274,7 +274,7 @@ class Mlp(Worker, Adopted, Cut, Surveyed, Limited, Reported):
                 self._count_step(block)
                 steps += 1
         metrics = {"units": float(len(ready.labels)), "lr": self.settings.lr, **ready.counts}
-        metrics[BATCHES] = float(steps)
+        metrics |= {STEPS_TAKEN: float(steps), STEPPED: float(len(ready.labels))}
         return {**metrics, "loss": loss, "examples": weighed}
 
     def finish(self) -> None:

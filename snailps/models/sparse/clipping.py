@@ -1,6 +1,6 @@
 """Values far beyond the scale of their column: counted where they are trained, judged at the end.
 
-    batches -> counts_of, `BATCHES` -> metrics of a block -> sums of the job -> judged -> Counted
+    batches -> counts_of, `STEPS_TAKEN` -> metrics of a block -> sums of the job -> judged -> Counted
 
 A column's scale comes from a sample of the whole input.  Training clips values beyond `LIMIT` times
 the scale, and predictions clip them alike: the model's `Encoding.clipped` names their columns.
@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snailps.api.counting import COUNT, Counted
-from snailps.config.consistency import steps_of
 from snailps.data._examples import hash_bytes
 from snailps.data.columns import ColumnKind, columns_of
 from snailps.data.encoding import LIMIT, Encoding
@@ -29,8 +28,9 @@ if TYPE_CHECKING:
 
 SHARE_MAX = 0.01
 """Share of examples with a clipped value of one column from which the job is refused."""
-BATCHES = f"{COUNT}batches"
-"""Metric of networks: the steps that a block took.  Their mean size goes into the model's file."""
+STEPS_TAKEN, STEPPED = f"{COUNT}steps", f"{COUNT}stepped"
+"""Metrics of networks: the steps that a block took, and its examples; the mean goes into the model's
+file.  What a version without them has trained counts in neither."""
 NAMES_MAX = 64
 """Most columns that a block counts: those with the most clipped values."""
 SHOWN = 8
@@ -51,8 +51,10 @@ def judged(
 ) -> Counted:
     """Have predictions clip as the training did; refuse a job that clipped too many values."""
     counts = dict(counts)
-    if batches := counts.pop(BATCHES.removeprefix(COUNT), 0):  # of networks alone
-        settings = _with_batch(settings, round(units / batches))
+    steps, stepped = (counts.pop(name.removeprefix(COUNT), 0) for name in (STEPS_TAKEN, STEPPED))
+    counts.pop("batches", 0)  # steps of a checkpoint that lacks their examples
+    if steps:  # of networks alone
+        settings = _with_batch(settings, round(stepped / steps))
     if not counts:
         return Counted(settings)
     encoding, names = Encoding.of_text(settings.encoding), _names_in(settings)
@@ -78,10 +80,6 @@ def _with_batch(settings: Any, size: int) -> Any:
     before = settings.learnt_batch
     if settings.continue_from and not before:  # its file does not say, and this is a part
         return settings
-    # With bsp a step of a sparse net is of whole blocks, of whatever size.
-    if not (isinstance(settings, SparseSettings) and steps_of(settings).are_sums):
-        # After a checkpoint of an earlier version its examples count, and its steps do not.
-        size = min(size, settings.batch_size)
     return replace(settings, learnt_batch=max(before, size))
 
 

@@ -41,7 +41,7 @@ from snailps.models.parameters import Parameters, Vector, pulled
 from snailps.models.shared_settings import ACTIVATION, LEARNT_BATCH
 from snailps.models.sparse import evaluate
 from snailps.models.sparse.batch import TABLE, Batch, Floats, Keys, batch_reader
-from snailps.models.sparse.clipping import BATCHES, counts_of
+from snailps.models.sparse.clipping import STEPPED, STEPS_TAKEN, counts_of
 from snailps.models.sparse.first_layer import (
     AtServers,
     AtWorker,
@@ -331,7 +331,8 @@ class Net(SparseWorker):
             "lr": self.settings.lr,
             "bad_lines": float(batch.bad),
             **counts_of([batch.beyond]),
-            BATCHES: float(len(edges) if block.clock < 0 else block.slot == 0),
+            STEPS_TAKEN: float(len(edges) if block.clock < 0 else block.slot == 0),
+            STEPPED: float(len(batch)),
             "loss": loss * self._loss_unit,
             "examples": weight,
         }
