@@ -346,6 +346,74 @@ cdef class EntryReader:
         return sink.examples(self.rules.has_fields), fault
 
 
+cdef enum:
+    STAMPS = 13     # bits
+
+
+cdef inline uint64_t hash_of_entry(uint64_t key, int32_t field) noexcept nogil:
+    return (key ^ <uint64_t>field << 32) * <uint64_t>0x9E3779B97F4A7C15
+
+
+def rows_that_repeat(const int64_t[::1] ptr not None, const uint64_t[::1] keys not None,
+                     const int32_t[::1] fields not None) -> NDArray[np.bool_]:
+    """Which rows have a key twice, in one field if there are `fields`; empty: none.
+
+    Keys that ascend in their row, as in most files, cost a comparison each; others leave a stamp by
+    their hash, and only rows with two keys at one stamp are looked at again.
+    """
+    cdef int64_t rows = ptr.shape[0] - 1, row, i, j, first, last, most = 0, size, slot
+    cdef bint has_fields = fields.shape[0] > 0, has_any = False
+    cdef uint64_t mask
+    made, marks, table = np.zeros(1 << STAMPS, np.int64), np.zeros(rows, np.uint8), np.zeros(0, np.int64)
+    cdef int64_t[::1] stamps = made, slots = table
+    cdef uint8_t[::1] repeats = marks
+    with nogil:
+        for row in range(rows):
+            first, last = ptr[row], ptr[row + 1]
+            i = first + 1
+            if has_fields:
+                while i < last and (fields[i - 1] < fields[i] or (
+                        fields[i - 1] == fields[i] and keys[i - 1] < keys[i])):
+                    i += 1
+            else:
+                while i < last and keys[i - 1] < keys[i]:
+                    i += 1
+            if i >= last:
+                continue
+            for i in range(first, last):
+                slot = <int64_t>(hash_of_entry(keys[i], fields[i] if has_fields else 0) >> (64 - STAMPS))
+                if stamps[slot] > row:
+                    repeats[row] = 1
+                    most = max(most, last - first)
+                    break
+                stamps[slot] = row + 1
+    if not most:
+        return np.zeros(0, bool)
+    size = 1
+    while size < 2 * most:
+        size *= 2
+    # A slot has the number of an entry; those of earlier rows are below `first`, and free again.
+    table = np.full(size, -1, np.int64)
+    slots, mask = table, size - 1
+    with nogil:
+        for row in range(rows):
+            if not repeats[row]:
+                continue
+            first, last = ptr[row], ptr[row + 1]
+            repeats[row] = 0
+            for i in range(first, last):
+                slot = <int64_t>(hash_of_entry(keys[i], fields[i] if has_fields else 0) >> 32 & mask)
+                j = slots[slot]
+                while j >= first and not (keys[j] == keys[i] and (not has_fields or fields[j] == fields[i])):
+                    slot = <int64_t>(<uint64_t>(slot + 1) & mask)
+                    j = slots[slot]
+                if j >= first:
+                    repeats[row] = has_any = True
+                    break
+                slots[slot] = i
+    return marks.view(bool) if has_any else np.zeros(0, bool)
+
+
 def hash_bytes(uint64_t seed, bytes text not None) -> int:
     """64-bit hash of a text, given a seed (docs/sparse_data.md)."""
     padded = text + bytes(8)

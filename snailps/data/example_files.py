@@ -343,9 +343,7 @@ class LineExamples(ExampleFiles):
         lines: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
         self._files, self._paths, self._needs_labels = files, paths, needs_labels
-        self._reader = ExampleReader(
-            needs_labels=needs_labels, may_skip=False, sums_repeated=True, **lines
-        )
+        self._reader = ExampleReader(needs_labels=needs_labels, may_skip=False, **lines)
         self._declared = bool(self._reader.columns)
         self._expected_by = ""
         self.names = []

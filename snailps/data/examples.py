@@ -19,7 +19,14 @@ from contextlib import suppress
 import numpy as np
 from numpy.typing import NDArray
 
-from snailps.data._examples import EntryReader, Examples, Fault, RowReader, first_row
+from snailps.data._examples import (
+    EntryReader,
+    Examples,
+    Fault,
+    RowReader,
+    first_row,
+    rows_that_repeat,
+)
 from snailps.data.columns import ColumnKind, Declared, DeclaredColumn, columns_of
 from snailps.data.held_out import Side
 from snailps.errors import ConfigError, DataError
@@ -68,25 +75,14 @@ _ENTRY = re.compile(rb"[ \t]*[^ \t#]+[ \t]+(?:qid:[0-9]+[ \t]+)?[0-9]+:([0-9]+:)
 
 
 def summed(examples: Examples) -> Examples:
-    """Examples in which the values of a key that a row repeats, in one field, are added.
-
-    Costs a comparison an entry where keys ascend in each row, as they do in most files.
-    """
-    keys, ptr = examples.keys, examples.ptr
-    fields = examples.fields if len(examples.fields) else np.zeros(1, np.int32)
-    falls = keys[1:] <= keys[:-1]
-    if len(examples.fields):
-        falls = (fields[1:] < fields[:-1]) | ((fields[1:] == fields[:-1]) & falls)
-    begins = ptr[1:-1]
-    falls[begins[(begins > 0) & (begins < len(keys))] - 1] = False
-    places = np.flatnonzero(falls) + 1
-    if not len(places):
+    """Examples in which the values of a key that a row repeats, in one field, are added."""
+    keys, ptr, fields = examples.keys, examples.ptr, examples.fields
+    repeats = rows_that_repeat(ptr, keys, fields)
+    if not len(repeats):
         return examples
     rows = np.repeat(np.arange(len(ptr) - 1), np.diff(ptr))
-    is_odd = np.zeros(len(ptr) - 1, bool)
-    is_odd[rows[places]] = True
-    entries = np.flatnonzero(is_odd[rows])
-    of_entries = fields[entries] if len(examples.fields) else np.zeros(len(entries), np.int32)
+    entries = np.flatnonzero(repeats[rows])
+    of_entries = fields[entries] if len(fields) else np.zeros(len(entries), np.int32)
     order = np.lexsort((keys[entries], of_entries, rows[entries]))  # stable: the first comes first
     entries, of_entries = entries[order], of_entries[order]
     again = np.zeros(len(entries), bool)
@@ -94,9 +90,7 @@ def summed(examples: Examples) -> Examples:
         again[1:] |= column[1:] != column[:-1]
     again = ~again
     again[0] = False
-    if not again.any():
-        return examples
-    values = examples.values.astype(np.float64)
+    values, most = examples.values.astype(np.float64), np.finfo(np.float32).max
     firsts = entries[~again][np.cumsum(~again)[again] - 1]
     np.add.at(values, firsts, values[entries[again]])
     stays = np.ones(len(keys), bool)
@@ -104,13 +98,15 @@ def summed(examples: Examples) -> Examples:
     kept_before = np.concatenate(([0], np.cumsum(stays)))
     return examples._replace(
         ptr=kept_before[ptr].astype(np.int64), keys=keys[stays],
-        values=values[stays].astype(np.float32),
-        fields=examples.fields[stays] if len(examples.fields) else examples.fields,
+        values=np.clip(values[stays], -most, most).astype(np.float32),
+        fields=fields[stays] if len(fields) else fields,
     )  # fmt: skip
 
 
 class ExampleReader:
     """Reads sparse examples from text, without the GIL; threads may share it.
+
+    An index that a line of LIBSVM or LIBFFM repeats (in one field) is one entry, the sum.
 
     Parameters
     ----------
@@ -129,9 +125,6 @@ class ExampleReader:
         Else missing labels are 0.
     may_skip : bool
         Errors may advise ``on_bad_line: skip``.
-    sums_repeated : bool
-        An index that a line of LIBSVM or LIBFFM repeats (in one field) is one entry, the sum: for
-        models that learn products of entries.
     whole_rows : bool
         Texts end where rows do (`_examples.rows_end`), so quoted cells may hold newlines.  Blocks
         are cut at any newline, so there a quote has to close on its line.
@@ -153,7 +146,6 @@ class ExampleReader:
         whole_rows: bool = False,
         label_min: float = -np.inf,
         side: Side | None = None,
-        sums_repeated: bool = False,
     ) -> None:
         if format not in (*FORMATS, "blank"):
             raise ConfigError(f"format: expected one of {', '.join(FORMATS)}, got {format!r}")
@@ -179,7 +171,6 @@ class ExampleReader:
         self.format = format
         self.first_bad = ""
         self._needs_labels, self._may_skip, self._whole_rows = needs_labels, may_skip, whole_rows
-        self._sums_repeated = sums_repeated
         self._label_min, self._side = label_min, side
         self._reader: EntryReader | RowReader | None = None
         self.is_guessed = format == "auto"
@@ -260,7 +251,7 @@ class ExampleReader:
             fault = Fault("low", line - begin, line - begin, label, 0)
             fault = self._in_whole(data[first:last], fault)
             raise DataError(self._message(data, first, fault, path, start, place))
-        return summed(examples) if self._sums_repeated and not self.columns else examples
+        return examples if self.columns else summed(examples)
 
     def _in_whole(self, text: bytes, fault: Fault) -> Fault:
         """A fault of one side's lines, with its places among all lines of the text."""

@@ -15,7 +15,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from twins import sparse as twin
 
-from snailps.data._examples import EntryReader, Examples
+from snailps.data._examples import EntryReader, Examples, rows_that_repeat
 from snailps.data.examples import ExampleReader
 from snailps.errors import ConfigError, DataError
 from snailps.files.blocks import InputFile, cut, expand, read_block
@@ -154,9 +154,9 @@ def test_reader_known_libsvm_gives_known_examples():
     )
     found = ExampleReader("libsvm").read(text)
     assert found.labels.tolist() == [1, -1, 0.5, 3]
-    assert found.ptr.tolist() == [0, 2, 2, 4, 7]
-    assert found.keys.tolist() == [3, 11, 2**63 - 1, 0, 5, 5, 2]
-    assert found.values.tolist() == [1, 0.5, np.float32(-1e-3), 0.5, 1, 2, 0]
+    assert found.ptr.tolist() == [0, 2, 2, 4, 6]
+    assert found.keys.tolist() == [3, 11, 2**63 - 1, 0, 5, 2]
+    assert found.values.tolist() == [1, 0.5, np.float32(-1e-3), 0.5, 3, 0]
     assert (len(found.fields), found.bad) == (0, 0)
 
 
@@ -443,14 +443,14 @@ def test_reader_hash_bits_known_answer():
 
 
 @pytest.mark.parametrize("format", ["libsvm", "libffm"])
-def test_index_that_a_line_repeats_is_the_sum_of_its_values_where_it_is_asked_for(format):
+def test_index_that_a_line_repeats_is_the_sum_of_its_values(format):
     """By hand, wherever the line has it; another field is another entry, and rows stay apart."""
     lines = {
         "libsvm": b"1 3:1 3:2\n0\n1 2:1 1:5 2:.5 7:1 2:1\n0 7:1\n1 7:4 8:1\n",
         "libffm": b"1 0:3:1 0:3:2\n0\n1 1:2:1 0:1:5 1:2:.5 2:7:1 1:2:1\n"
         b"0 0:7:1 1:7:2\n1 0:7:4 0:8:1\n",
     }  # fmt: skip
-    read = ExampleReader(format, sums_repeated=True).read(lines[format])
+    read = ExampleReader(format).read(lines[format])
     rows = [
         list(zip(read.keys[a:b].tolist(), read.values[a:b].tolist(), strict=True))
         for a, b in pairwise(read.ptr.tolist())
@@ -458,7 +458,22 @@ def test_index_that_a_line_repeats_is_the_sum_of_its_values_where_it_is_asked_fo
     fourth = [(7, 1)] if format == "libsvm" else [(7, 1), (7, 2)]
     assert rows == [[(3, 3)], [], [(2, 2.5), (1, 5), (7, 1)], fourth, [(7, 4), (8, 1)]]
     assert len(read.fields) == (len(read.keys) if format == "libffm" else 0)
-    plain = ExampleReader(format).read(lines[format])
-    assert len(plain.keys) > len(read.keys)
     for text in (b"", b"1\n", b"1 5:1\n" if format == "libsvm" else b"1 0:5:1\n"):
-        assert len(ExampleReader(format, sums_repeated=True).read(text).labels) == text.count(b"\n")
+        assert len(ExampleReader(format).read(text).labels) == text.count(b"\n")
+
+
+@pytest.mark.parametrize("with_fields", [False, True])
+@given(st.lists(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 12)), max_size=9), max_size=9))
+@examples(60)
+def test_rows_that_repeat_a_key_are_found_in_any_order(with_fields, rows):
+    entries = [entry for row in rows for entry in row]
+    repeats = rows_that_repeat(
+        np.cumsum([0, *map(len, rows)]),
+        np.array([key << 60 | key for _, key in entries], np.uint64),
+        np.array([field for field, _ in entries] if with_fields else [], np.int32),
+    )
+    of = (lambda entry: entry) if with_fields else (lambda entry: entry[1])
+    wanted = [len({of(entry) for entry in row}) < len(row) for row in rows]
+    if not (entries or not with_fields):
+        wanted = [False] * len(rows)
+    assert repeats.tolist() == (wanted if any(wanted) else [])

@@ -12,10 +12,16 @@ from snailps import kernels
 from snailps.config import (
     RawConfig,
 )
-from snailps.data.examples import ExampleReader
+from snailps.data.examples import ExampleReader, entries_in
 from snailps.errors import ConfigError, DataError
+from snailps.files.blocks import expand
+from snailps.files.input_files import InputFiles
+from snailps.files.scratch import Scratch
 from snailps.models.sparse.batch import BatchReader, batch_reader
 from snailps.models.sparse.fm import FactorizationMachine, FmSettings, untrained
+from snailps.models.sparse.linear import LinearSettings
+from snailps.models.sparse.net import NetSettings
+from snailps.models.sparse.sample import encoded
 
 LINES = b"1 3:1 7:0.5\n-1 7:1 9:2\n1 3:1 9:1\n-1 12:1\n"
 FIELDS = b"1 0:3:1 1:7:0.5\n-1 1:7:1 2:9:2\n1 0:3:1 2:9:1\n-1 1:12:1\n"
@@ -135,10 +141,20 @@ def test_fm_of_empty_lines_only_learns_nothing(make, optimizer):
     assert train(model, b"\n\n")["units"] == 0
 
 
-def test_fm_takes_an_index_that_a_line_repeats_for_the_sum_of_its_values():
-    """Else it learns the product of the two entries, which the same row of a matrix has not."""
-    lines = b"1 3:1 3:2 5:1\n0 5:1 3:1 5:.5\n"
-    batch = batch_reader(FmSettings(hash_bits=0)).read(lines, "x")
-    again = batch_reader(FmSettings(hash_bits=0)).read(b"1 3:3 5:1\n0 5:1.5 3:1\n", "x")
+@pytest.mark.parametrize("kind", [FmSettings, LinearSettings, NetSettings])
+def test_index_that_a_line_repeats_is_the_sum_of_its_values_in_every_model(tmp_path, kind):
+    """Else it is learnt by two steps, or by their product; a row of a matrix has one."""
+    texts = b"1 3:1 3:2 5:1\n0 5:1 3:1 5:.5\n" * 40, b"1 3:3 5:1\n0 5:1.5 3:1\n" * 40
+    one, other = (batch_reader(kind(hash_bits=0)).read(text, "x") for text in texts)
     for part in ("keys", "values", "ptr"):
-        assert getattr(batch, part).tolist() == getattr(again, part).tolist()
+        assert getattr(one, part).tolist() == getattr(other, part).tolist()
+    encodings = []
+    for text in texts:  # so are the scales of columns, and what is counted
+        path = tmp_path / f"{len(encodings)}.svm"
+        path.write_bytes(text)
+        settings = kind(input=(str(path),))
+        with Scratch(str(tmp_path / "scratch"), 1 << 30) as scratch:
+            files = InputFiles(expand(settings.input, scratch), scratch)
+            encodings.append(encoded(settings, files, has_constant=True).encoding)
+            assert entries_in(files, ExampleReader(), 10**6) == 80 * 3  # and labels
+    assert encodings[0] == encodings[1]

@@ -351,7 +351,6 @@ def batch_reader(
         needs_labels=needs_labels,
         label_min=LOSSES[settings.loss].label_min,
         side=settings.side(is_held=False) if trains else side,
-        sums_repeated=hasattr(settings, "factors"),  # which learn products of entries
     )
     is_needed = encodes or "clipped" in settings.encoding
     known = Encoding.of_text(settings.encoding) if is_needed else PLAIN

@@ -91,7 +91,16 @@ def entries_of(line, format, hash_bits):
         index = whole(key, 2**63 - 1)
         keys.append(hash_key(index) >> (64 - hash_bits) if hash_bits else index)
         values.append(real(value))
-    return label_of(found["label"]), keys, values, fields
+    sums = {}  # of the values of an index that the line repeats, in one field
+    for place, (key, value) in enumerate(zip(keys, values, strict=True)):
+        of = (key, fields[place] if fields else 0)
+        sums[of] = sums[of] + value if of in sums else value
+    most = float(np.finfo(np.float32).max)
+    values = [float(np.float32(min(most, max(-most, value)))) for value in sums.values()]
+    return (
+        label_of(found["label"]), [key for key, _ in sums], values,
+        [field for _, field in sums] if fields else [],
+    )  # fmt: skip
 
 
 def cells_of(line, separator, quotes):
