@@ -1,6 +1,6 @@
 """Values far beyond the scale of their column: counted where they are trained, judged at the end.
 
-    batches -> counts_of, `STEPS_TAKEN` -> metrics of a block -> sums of the job -> judged -> Counted
+    batches -> counts_of, `STEPPED` -> metrics of a block -> sums of the job -> judged -> Counted
 
 A column's scale comes from a sample of the whole input.  Training clips values beyond `LIMIT` times
 the scale, and predictions clip them alike: the model's `Encoding.clipped` names their columns.
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 SHARE_MAX = 0.01
 """Share of examples with a clipped value of one column from which the job is refused."""
 STEPS_TAKEN, STEPPED = f"{COUNT}steps", f"{COUNT}stepped"
-"""Metrics of networks: the steps that a block took, and its examples; the mean goes into the model's
-file.  What a version without them has trained counts in neither."""
+"""Metrics of networks: a block's steps, and its examples; their mean goes into the model's file.
+What a version without them has trained counts in neither."""
 NAMES_MAX = 64
 """Most columns that a block counts: those with the most clipped values."""
 SHOWN = 8
