@@ -31,17 +31,19 @@ from snailps.config import (
     Settings,
     settings_of,
 )
+from snailps.config.output import absolute, make_folder
 from snailps.errors import (
     ClusterError,
     ConfigError,
     ConnectionLost,
     ProtocolError,
     RemoteError,
+    SnailError,
     WaitTimeout,
 )
 from snailps.local.driver import Driver
 from snailps.local.fork_server import Forked, ForkServer
-from snailps.local.launcher import Launcher, labelled
+from snailps.local.launcher import LEAVE_S, Launcher, NodeEnded, labelled
 from snailps.local.run import LOCAL, SERVERS_MAX, WORKERS_MAX, ClusterProcesses
 from snailps.local.session import Cluster, within
 from snailps.local.session_tables import LocalTable, LocalTensor
@@ -437,17 +439,22 @@ def _start(
         where = RawConfig.from_mapping({"master_addr": run.launcher.address}, caller)
         driver_raw = raw.merged(where).build(ClusterSettings, also_known=_ROLES)
         driver = Driver(driver_raw, run.launcher.secret)
-        driver.join()
+        driver.join(give_up=lambda: run.launcher.poll() is not None)
         made = Cluster(run.launcher, driver)
         _all.add(made)
         made.wait_for_start(limit_s)
-    except BaseException:
+    except BaseException as error:
+        # The master listens before it reads its checkpoints, so it may end at any step above.
+        is_of_node = not isinstance(error, SnailError) or isinstance(error, NodeEnded)
+        ended = None if driver is None or is_of_node else run.launcher.no_start(LEAVE_S)
         if made is not None:
             made.close()
         else:
             run.stop(5.0)
             if driver is not None:
                 driver.close()
+        if ended is not None:
+            raise ended from None
         raise
     return made
 
@@ -474,4 +481,6 @@ def _role_config(texts: Mapping[str, str], caller: str) -> RawConfig:
     raw = raw.merged(RawConfig.from_mapping(texts, caller + "({key})"))
     for cls in _ROLES:
         raw.build(cls, also_known=_ROLES)
+    if folder := raw.build(CheckpointSettings, also_known=_ROLES).checkpoint_dir:
+        make_folder(absolute(folder), f"{caller}(checkpoint_dir)", "checkpoint_dir")
     return raw

@@ -64,10 +64,10 @@ Process = Union["subprocess.Popen[str]", Forked]
 
 
 class MasterEnded(ClusterError):
-    """The master ended before it listened; `exit_code` is the master's."""
+    """The master ended before the cluster had begun; `exit_code` is the master's."""
 
-    def __init__(self, code: int) -> None:
-        super().__init__("the master could not start")
+    def __init__(self, code: int, why: str = "") -> None:
+        super().__init__(why or "the master could not start")
         self.exit_code = code
 
 
@@ -426,16 +426,30 @@ class Launcher:
 
     def master_end(self, limit_s: float) -> str:
         """Name the signal that ended the master, with its last lines; empty if no signal did."""
-        master = self.children[0]
-        _wait(master.process, limit_s)
-        code = master.process.poll()
+        code, master = self._end_of_master(limit_s), self.children[0]
         if code is None or code >= 0:
             return ""
-        if master.reader is not None:
-            master.reader.join(limit_s)
         lines = " | ".join(master.last)
         log = f"the end of its log: {lines}" if lines else "its log does not say why"
         return f"the master (process {master.process.pid}) {_ended_by(code)}; {log}"
+
+    def no_start(self, limit_s: float) -> MasterEnded | None:
+        """Make the error of a master that has ended, by its own last lines; None: it runs."""
+        code = self._end_of_master(limit_s)
+        if code is None:
+            return None
+        lines = [*self.children[0].last]
+        own = [line.removeprefix(OWN_ERROR) for line in lines if line.startswith(OWN_ERROR)]
+        why = self.master_end(limit_s) or " | ".join(own or lines)
+        return MasterEnded(code or EXIT_FAILED, why and f"the master could not start: {why}")
+
+    def _end_of_master(self, limit_s: float) -> int | None:
+        """Wait for the master and its last lines; its exit code, None if it runs."""
+        master = self.children[0]
+        _wait(master.process, limit_s)
+        if (code := master.process.poll()) is not None and master.reader is not None:
+            master.reader.join(limit_s)
+        return code
 
     def ended(self) -> set[int]:
         nodes = [child.process for child in self.children[1:]]

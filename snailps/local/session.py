@@ -176,6 +176,8 @@ class Cluster:
 
     def wait_for_start(self, limit_s: float) -> None:
         for status in self._watch(_until(limit_s)):
+            if self._launcher is not None and status["phase"] in ("stopping", "done", "failed"):
+                continue  # no job was there yet: the master ends, and says why then
             if self._driver.routed.is_set() and status["phase"] not in ("forming", "restoring"):
                 return
             if self._launcher is not None:

@@ -234,24 +234,28 @@ class Node:
         assert self._control is not None, "join() first"
         return self._control
 
-    def join(self, endpoints: list[Address] | None = None) -> messages.Welcome:
+    def join(
+        self, endpoints: list[Address] | None = None, give_up: Callable[[], bool] = lambda: False
+    ) -> messages.Welcome:
         """Connect to the master, register, and start heartbeats. WaitTimeout: the master cannot be
-        reached within `init_timeout`. SnailError: it refused this process."""
+        reached within `init_timeout`, or until `give_up`. SnailError: it refused this process."""
         limit_s = self.settings.init_timeout
         self._endpoints = endpoints or []
         look = look_half_way(limit_s, "the master", lambda: why_no_master(self.settings))
         try:
-            welcome = self._join(limit_s)
+            welcome = self._join(limit_s, give_up)
         finally:
             look.cancel()
         self._serve_metrics()
         return welcome
 
-    def _join(self, limit_s: float) -> messages.Welcome:
+    def _join(
+        self, limit_s: float, give_up: Callable[[], bool] = lambda: False
+    ) -> messages.Welcome:
         until = awake_s() + limit_s
         while self.welcome is None:
             try:
-                self._register(max(0.1, until - awake_s()))
+                self._register(max(0.1, until - awake_s()), give_up)
             except ConnectionLost:
                 # The master died before it registered us: nothing was begun, so try again. A
                 # driver does not: its caller gets the error, and decides.
@@ -268,7 +272,9 @@ class Node:
     def _master(self) -> str:
         return show(parse_addr(self.settings.master_addr, "master_addr"))
 
-    def _dial(self, channel: Channel, limit_s: float) -> socket.socket:
+    def _dial(
+        self, channel: Channel, limit_s: float, give_up: Callable[[], bool] = lambda: False
+    ) -> socket.socket:
         """Connect to the master, with our number if it has given us one."""
         us = self.welcome
         with Waiting(self.name, self._master, log.info) as waiting:
@@ -282,13 +288,13 @@ class Node:
                 incarnation=us.incarnation if us else 0,
                 job=us.job if us else 0,
                 trust=self.trust,
-                give_up=self.ended.is_set,
+                give_up=lambda: self.ended.is_set() or give_up(),
                 on_wait=waiting.report,
             )
 
-    def _register(self, limit_s: float) -> None:
+    def _register(self, limit_s: float, give_up: Callable[[], bool]) -> None:
         self._control = ControlClient(
-            self._dial(Channel.CONTROL, limit_s),
+            self._dial(Channel.CONTROL, limit_s, give_up),
             self._receive,
             self._master_lost,
             peer_name=f"the master at {self._master}",

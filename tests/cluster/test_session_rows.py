@@ -2,9 +2,10 @@
 
 import numpy as np
 import pytest
+from waiting import LIMIT_S
 
 import snailps
-from snailps.errors import ConfigError, DataError
+from snailps.errors import ClusterError, ConfigError, DataError
 
 KEYS = np.arange(5000, dtype=np.uint64) * 977
 ADAM = {"dim": 3, "access": "adam", "lr": 0.1}
@@ -60,3 +61,15 @@ def test_cluster_of_this_process_goes_on_from_its_own_checkpoint(tmp_path, monke
         assert cluster.table("w", dim=1).pull([1]).tolist() == [[5.0]]
     with pytest.raises(ConfigError, match=r"continue from a journal\. Set checkpoint_dir"):
         snailps.cluster(journal_dir=tmp_path)
+
+
+def test_cluster_whose_master_cannot_begin_says_why_at_once(tmp_path):
+    """The master listens before it reads its checkpoints: nobody waits for it once it has ended."""
+    own = {"workers": 0, "checkpoint_dir": tmp_path, "checkpoint_interval": 1000}
+    with snailps.local_cluster(**own) as cluster:
+        cluster.table("w", dim=1).push([1], [[5.0]])
+        with pytest.raises(ClusterError, match=r"could not start: .* another master keeps its che"):
+            snailps.cluster(init_timeout=LIMIT_S, **own)
+    with pytest.raises(ClusterError, match=r"could not start: .* frag_num is 7 here") as caught:
+        snailps.cluster(init_timeout=LIMIT_S, frag_num=7, **own)
+    assert caught.value.exit_code == 2

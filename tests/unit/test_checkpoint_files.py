@@ -617,8 +617,9 @@ def test_sections_cover_every_key_of_their_fragment():
 
 
 def test_file_in_the_place_of_the_folder_is_named(tmp_path):
-    (tmp_path / "ck").write_text("x")
-    folder = CheckpointFolder(tmp_path / "ck")
-    for look in (folder.take, folder.passed, folder.next_number, folder.found):
-        with pytest.raises(CheckpointError, match=r"ck: expected a folder .* got a file"):
-            look()
+    (tmp_path / "file").write_text("x")
+    for name in ("file", "file/ck"):
+        folder = CheckpointFolder(tmp_path / name)
+        for look in (folder.take, folder.passed, folder.next_number, folder.found):
+            with pytest.raises(CheckpointError, match=name + r": expected a folder .* got a file"):
+                look()

@@ -14,7 +14,7 @@ from machine import fails
 from waiting import LIMIT_S, until
 
 from snailps.config import RawConfig
-from snailps.errors import ClusterError
+from snailps.errors import ClusterError, ConfigError
 from snailps.local import cluster, launcher, session
 from snailps.local.launcher import Child, Launcher
 from snailps.master.life import SESSION
@@ -24,6 +24,17 @@ from snailps.transport.sockets import listen
 
 def made(kind=Launcher):
     return kind(RawConfig(), servers=1, workers=1, life=SESSION)
+
+
+@pytest.mark.parametrize("name", ["file", "file/folder"])
+def test_folder_of_checkpoints_that_cannot_be_is_refused_before_any_process(
+    name, tmp_path, monkeypatch
+):
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(cluster, "ClusterProcesses", None)  # is not reached
+    refused = pytest.raises(ConfigError, match=r"^local_cluster\(checkpoint_dir\): .*/file")
+    with refused, cluster.local_cluster(checkpoint_dir=tmp_path / name):
+        pass
 
 
 def test_start_of_a_session_interrupted_is_given_up_before_the_caller_goes_on(monkeypatch):

@@ -227,11 +227,12 @@ class CheckpointFolder:
             ) from None
 
     def _refuse_file(self) -> None:
-        if self.path.is_file():
-            raise CheckpointError(
-                f"{self.path}: expected a folder for checkpoints, which is made if there is none, "
-                "got a file: choose another path, or move the file away"
-            )
+        for path in (self.path, *self.path.parents):
+            if path.is_file():
+                raise CheckpointError(
+                    f"{self.path}: expected a folder for checkpoints, which is made if there is "
+                    f"none, got a file ({path}): choose another path, or move the file away"
+                )
 
     def clear(self) -> None:
         """Remove checkpoints that are unfinished or half removed."""
