@@ -11,6 +11,7 @@ import importlib
 import os
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -22,9 +23,11 @@ from snailps.data.in_order import in_order
 from snailps.dataclass import dataclass
 from snailps.duplicates._pages import PageKeys
 from snailps.duplicates.search import (
+    CHUNK_PAGES,
     Batch,
     Ints,
     JudgedPages,
+    KeyChunk,
     Mask,
     batches_of,
     chosen,
@@ -123,6 +126,13 @@ def dedup(
     column = _column(texts)
     page_keys = PageKeys()
     facts = list(in_order(lambda batch: facts_of(batch, page_keys), batches_of(column), threads))
+    facts = facts or [facts_of((memoryview(b""), np.zeros(1, np.int64)), page_keys)]
+    keys, exact, words = map(np.concatenate, zip(*facts, strict=True))
+    del facts
+    chunks = [
+        KeyChunk(first, keys[first : first + CHUNK_PAGES].size, partial(_rows, keys, first))
+        for first in range(0, len(words), CHUNK_PAGES)
+    ]
 
     def read(pages: Ints) -> Iterator[list[Batch]]:
         return ([batch] for batch in chosen(batches_of(column), pages))
@@ -134,8 +144,14 @@ def dedup(
                 covered = covered | (values[rows] >= np.float32(bound))
         return ~covered
 
-    done = similar_pages(facts, read, keeps, threads=threads, scratch=os.fsdecode(scratch))
+    done = similar_pages(
+        words, exact, chunks, read, keeps, threads=threads, scratch=os.fsdecode(scratch)
+    )
     return Duplicates(done.kept, done.of, done.contained, done.near, done.exact, done.covers())
+
+
+def _rows(keys: NDArray[np.uint64], first: int) -> NDArray[np.uint64]:
+    return keys[first : first + CHUNK_PAGES]
 
 
 def _is_share(bound: Any) -> bool:

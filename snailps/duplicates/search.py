@@ -1,6 +1,6 @@
 """Which pages of a collection does a kept page cover?  Keys find pairs, complete sets judge them.
 
-    texts -> facts_of -> PageFacts -> pairs_of -> CandidatePairs
+    texts -> facts_of -> PageFacts -> similar_pages: pairs_of -> CandidatePairs
     texts of the pages in pairs, read again -> PageSets -> verified -> Overlaps of the pairs
     Overlaps -> judged(keeps) -> JudgedPages: what a kept page has of each, and which are kept
 
@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import accumulate
 from pathlib import Path
 from typing import NamedTuple
 
@@ -53,6 +52,17 @@ class PageFacts(NamedTuple):
     keys: NDArray[np.uint64]
     exact: NDArray[np.uint64]
     words: NDArray[np.uint32]
+
+
+class KeyChunk(NamedTuple):
+    """Keys of consecutive pages, read as often as they are needed: `CHUNK_PAGES` pages or so.
+
+    `first`: number of the first page; `keys`: how many there are.
+    """
+
+    first: int
+    keys: int
+    load: Callable[[], NDArray[np.uint64]]
 
 
 class CandidatePairs(NamedTuple):
@@ -122,39 +132,37 @@ def facts_of(batch: Batch, page_keys: PageKeys) -> PageFacts:
     return PageFacts(np.column_stack([keys, whole]), exact, words)
 
 
-def order_of(words: NDArray[np.uint32], first: int = 0) -> NDArray[np.uint64]:
-    """Places of consecutive pages in the order; `first`: the number of the first one."""
+def order_of(words: NDArray[np.uint32]) -> NDArray[np.uint64]:
+    """Places of all pages in the order."""
     shorter = np.uint64(WORDS_MAX) - np.minimum(words, WORDS_MAX).astype(np.uint64)
-    numbers = np.arange(first, first + len(words), dtype=np.uint64)
+    numbers = np.arange(len(words), dtype=np.uint64)
     places: NDArray[np.uint64] = shorter << np.uint64(NUMBER_BITS) | numbers
     return places
 
 
-def pairs_of(facts: Sequence[PageFacts], threads: int) -> CandidatePairs:
-    """Each page with the anchors of its keys.  `facts`: in the order of the pages' numbers."""
-    parts = [part for whole in facts for part in _parts(whole)]
-    firsts = [0, *accumulate(len(part.words) for part in parts)]
-    chunks = list(zip(firsts, parts, strict=False))
-    table = KeyTable(max(1, sum(part.keys.size for part in parts)))
+def pairs_of(
+    words: NDArray[np.uint32], exact: NDArray[np.uint64], chunks: Sequence[KeyChunk], threads: int
+) -> CandidatePairs:
+    """Each page with the anchors of its keys."""
+    table, order = KeyTable(max(1, sum(chunk.keys for chunk in chunks))), order_of(words)
 
-    def note(chunk: tuple[int, PageFacts]) -> None:
-        table.note(np.ravel(chunk[1].keys))
+    def note(chunk: KeyChunk) -> None:
+        table.note(chunk.load())
 
-    def push(chunk: tuple[int, PageFacts]) -> None:
-        first, part = chunk
-        values = np.repeat(order_of(part.words, first), part.keys.shape[1])
-        table.push(np.ravel(part.keys), values)
+    def push(chunk: KeyChunk) -> None:
+        keys = chunk.load()
+        values = order[chunk.first : chunk.first + len(keys)]
+        table.push(keys, np.repeat(values, keys.shape[1]).reshape(keys.shape))
 
-    def pull(chunk: tuple[int, PageFacts]) -> tuple[Ints, Ints]:
-        first, part = chunk
-        values = table.pull(np.ravel(part.keys)).reshape(part.keys.shape)
-        own = np.arange(first, first + len(part.words))[:, None]
+    def pull(chunk: KeyChunk) -> tuple[Ints, Ints]:
+        values = table.pull(chunk.load())
+        own = np.arange(chunk.first, chunk.first + len(values))[:, None]
         numbers = (values & np.uint64((1 << NUMBER_BITS) - 1)).astype(np.int64)
         anchors = np.sort(np.where(values == np.uint64(NO_KEY), own, numbers), axis=1)
         is_new = np.ones(anchors.shape, bool)
         is_new[:, 1:] = anchors[:, 1:] != anchors[:, :-1]
         rows, columns = np.nonzero(is_new & (anchors != own))
-        return rows + first, anchors[rows, columns]
+        return rows + chunk.first, anchors[rows, columns]
 
     # A key gets its row only once all pages were noted, and is asked for once all were pushed.
     for step in (note, push):
@@ -162,14 +170,7 @@ def pairs_of(facts: Sequence[PageFacts], threads: int) -> CandidatePairs:
             pass
     found = list(in_order(pull, chunks, threads)) or [(np.empty(0, np.int64),) * 2]
     page, anchor = (np.concatenate([pair[side] for pair in found]) for side in (0, 1))
-    exact = np.concatenate([part.exact for part in parts] or [np.empty((0, 2), np.uint64)])
     return CandidatePairs(page, anchor, (exact[page] == exact[anchor]).all(axis=1))
-
-
-def _parts(facts: PageFacts) -> Iterator[PageFacts]:
-    for first in range(0, len(facts.words), CHUNK_PAGES):
-        rows = slice(first, first + CHUNK_PAGES)
-        yield PageFacts(facts.keys[rows], facts.exact[rows], facts.words[rows])
 
 
 def set_bytes(words: NDArray[np.uint32]) -> int:
@@ -317,7 +318,9 @@ def _ranges(begins: Ints, chosen: Ints) -> Ints:
 
 
 def similar_pages(
-    facts: Sequence[PageFacts],
+    words: NDArray[np.uint32],
+    exact: NDArray[np.uint64],
+    chunks: Sequence[KeyChunk],
     read: Callable[[Ints], Iterable[Iterable[Batch]]],
     keeps: Callable[[JudgedPages, Ints], Mask],
     *,
@@ -330,14 +333,13 @@ def similar_pages(
     `read`: the texts of some pages, in their order; `note`: called with what the second reading
     needs.  ConfigError: there is less.
     """
-    words = np.concatenate([part.words for part in facts] or [np.empty(0, np.uint32)])
     needed, (free, why) = PAGE_BYTES * len(words), memory()
     if 0 < free < needed:
         raise ConfigError(
             f"{len(words):,} texts need about {human_bytes(needed)} of memory, and "
             f"{human_bytes(free)} is free ({why}): compare {free // PAGE_BYTES:,} at once at most"
         )
-    pairs = pairs_of(facts, threads)
+    pairs = pairs_of(words, exact, chunks, threads)
     pages = pairs.pages
     foreseen = set_bytes(words[pages])
     note(

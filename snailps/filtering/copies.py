@@ -16,7 +16,8 @@ import json
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from itertools import accumulate
+from functools import partial
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import IO, Any
 
@@ -26,11 +27,12 @@ from numpy.typing import NDArray
 from snailps.data.formats.table import Target
 from snailps.duplicates._pages import PageKeys
 from snailps.duplicates.search import (
+    CHUNK_PAGES,
     Batch,
     Ints,
     JudgedPages,
+    KeyChunk,
     Mask,
-    PageFacts,
     batches_of,
     facts_of,
     similar_pages,
@@ -45,7 +47,8 @@ COVERS_SHOWN = 20
 LETTERS_KEPT = 20_000
 """Characters of a text that the report may show beside its cover."""
 _FOUND = np.dtype([
-    ("contained", "<f4"), ("near", "<f4"), ("exact", "?"), ("kept", "?"), ("of", "<i8"),
+    ("row", "<i8"), ("of", "<i8"), ("contained", "<f4"), ("near", "<f4"), ("exact", "?"),
+    ("kept", "?"),
 ])  # fmt: skip
 
 
@@ -129,11 +132,20 @@ class CopySearch:
         for task in self.tasks:
             yield (self._record(task) or {}).get("scored", {})
 
-    def _keys(self, task: Task) -> NDArray[Any]:
-        path = self.path_of(task)
-        if not path.stat().st_size:
-            return np.empty(0, self._rows)
-        return np.memmap(path, self._rows, "r")
+    def _load(self, task: Task, first: int) -> NDArray[Any]:
+        """Some rows of a file of keys; not mapped, as there may be more files than can be open."""
+        return np.fromfile(
+            self.path_of(task), self._rows, CHUNK_PAGES, offset=first * self._rows.itemsize
+        )
+
+    def _load_keys(self, task: Task, first: int) -> NDArray[np.uint64]:
+        return np.ascontiguousarray(self._load(task, first)["keys"])
+
+    def _places(self, rows: Ints) -> _PagePlaces:
+        """`rows`: of all pages, each its row in its task."""
+        records = [self._record(task) or {} for task in self.tasks]
+        pages = [record["bytes"] // self._rows.itemsize for record in records]
+        return _PagePlaces(self.tasks, pages, [record["rows"] for record in records], rows)
 
     # --- the search -------------------------------------------------------------------------
 
@@ -170,18 +182,25 @@ class CopySearch:
 
         `keeps`: which rows stay, by their values of `dup`.
         """
-        keys = [self._keys(task) for task in self.tasks]
-        facts = [
-            PageFacts(rows["keys"], rows["exact"], rows["words"].astype(np.uint32)) for rows in keys
-        ]
-        starts = [0, *accumulate(map(len, keys))]
+        places = self._places(np.empty(0, np.int64))
+        count, chunks = places.starts[-1], list[KeyChunk]()
+        words, exact = np.empty(count, np.uint32), np.empty((count, 2), np.uint64)
+        places.rows = np.empty(count, np.int64)
+        for task, (start, end) in zip(self.tasks, pairwise(places.starts), strict=True):
+            for first in range(0, end - start, CHUNK_PAGES):
+                part = self._load(task, first)
+                here = slice(start + first, start + first + len(part))
+                places.rows[here], words[here], exact[here] = (
+                    part[name] for name in ("row", "words", "exact")
+                )
+                load = partial(self._load_keys, task, first)
+                chunks.append(KeyChunk(start + first, part["keys"].size, load))
 
         def read(pages: Ints) -> Iterator[Iterable[Batch]]:
-            for task, rows, start in zip(self.tasks, keys, starts, strict=False):
-                bounds = np.searchsorted(pages, [start, start + len(rows)])
-                of_task = rows["row"][pages[bounds[0] : bounds[1]] - start]
-                if len(of_task):
-                    yield from _texts_of(task, of_task, open_task)
+            for task, bounds in zip(self.tasks, pairwise(places.starts), strict=True):
+                begin, end = np.searchsorted(pages, bounds)
+                if end > begin:
+                    yield from _texts_of(task, places.rows[pages[begin:end]], open_task)
 
         def stay(now: JudgedPages, rows: Ints) -> Mask:
             return keeps({
@@ -189,19 +208,21 @@ class CopySearch:
                 "exact": now.exact[rows].astype(np.float32),
             })  # fmt: skip
 
-        done = similar_pages(facts, read, stay, threads=threads, scratch=scratch, note=note)
-        found = np.empty(len(done.of), _FOUND)
+        done = similar_pages(
+            words, exact, chunks, read, stay, threads=threads, scratch=scratch, note=note
+        )
+        found = np.empty(count, _FOUND)
+        found["row"] = places.rows
         for name, values in done._asdict().items():
             found[name] = values
         with atomic_file(self._found_path) as file:
             file.write(found.tobytes())
         with atomic_file(self._found_path.with_suffix(".json")) as file:
-            summary = {"key": self._key, "bytes": found.nbytes} | self._summary(done, keys)
+            summary = {"key": self._key, "bytes": found.nbytes} | self._summary(done, places)
             file.write(json.dumps(summary).encode())
 
-    def _summary(self, done: JudgedPages, keys: Sequence[Any]) -> dict[str, Any]:
-        places = self._places(keys)
-
+    @staticmethod
+    def _summary(done: JudgedPages, places: _PagePlaces) -> dict[str, Any]:
         def place(page: int) -> dict[str, Any]:
             file, row = places.of(page)
             return {"file": file, "row": row}
@@ -229,41 +250,37 @@ class CopySearch:
 
     def found(self) -> FoundCopies:
         """What the search has found, for the reading that writes."""
-        keys = [self._keys(task) for task in self.tasks]
         found = np.empty(0, _FOUND)
         if self._found_path.stat().st_size:
             found = np.memmap(self._found_path, _FOUND, "r")
-        return FoundCopies(self._places(keys), found, self.summary()["shown"])
-
-    def _places(self, keys: Sequence[Any]) -> _PagePlaces:
-        return _PagePlaces(
-            self.tasks, keys, [(self._record(task) or {})["rows"] for task in self.tasks]
-        )
+        return FoundCopies(self._places(found["row"]), found, self.summary()["shown"])
 
 
 class _PagePlaces:
     """Which row of which input a page is.
 
-    `rows`: by task, all its rows.  Parts of a file are counted as one file.
+    `pages`, `all_rows`: by task, how many take part, and all its rows; `rows`: by page, its row in
+    its task.  Parts of a file are counted as one file.
     """
 
-    def __init__(self, tasks: Sequence[Task], keys: Sequence[Any], rows: Sequence[int]) -> None:
-        self.keys, self.starts = keys, [0, *accumulate(map(len, keys))]
+    def __init__(
+        self, tasks: Sequence[Task], pages: Sequence[int], all_rows: Sequence[int], rows: Ints
+    ) -> None:
+        self.starts, self.rows = [0, *accumulate(pages)], rows
         self.numbers = {task.name: number for number, task in enumerate(tasks)}
         paths = list(dict.fromkeys(task.path for task in tasks))
         names = dict(zip(paths, names_of(paths), strict=True))
         self._files = [names[task.path] for task in tasks]
         before: dict[str, int] = {}
         self._before = []
-        for file, count in zip(self._files, rows, strict=True):
+        for file, count in zip(self._files, all_rows, strict=True):
             self._before.append(before.get(file, 0))
             before[file] = self._before[-1] + count
 
     def of(self, page: int) -> tuple[str, int]:
         """The file, by the name of its output, and the row in it, from 1."""
         task = bisect_right(self.starts, page) - 1
-        row = int(self.keys[task]["row"][page - self.starts[task]])
-        return self._files[task], self._before[task] + row + 1
+        return self._files[task], self._before[task] + int(self.rows[page]) + 1
 
     def name(self, page: int) -> str:
         return "{}:{}".format(*self.of(page))
@@ -310,8 +327,8 @@ class FoundCopies:
     def _pages(self, task: Task, batch: TextRows) -> tuple[Ints, Ints]:
         """Rows of a batch, from 0, that took part, and their pages."""
         number = self._places.numbers[task.name]
-        of_task, start = self._places.keys[number]["row"], self._places.starts[number]
-        first = batch.first - 1
+        start, stop = self._places.starts[number : number + 2]
+        of_task, first = self._places.rows[start:stop], batch.first - 1
         begin, end = np.searchsorted(of_task, [first, first + batch.rows])
         return np.asarray(of_task[begin:end]) - first, np.arange(start + begin, start + end)
 

@@ -5,6 +5,7 @@ import importlib
 import json
 import re
 import shutil
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -269,6 +270,33 @@ def test_parts_of_a_large_file_are_counted_as_one(tmp_path, monkeypatch):
     for row in rows:
         of = covers[row["n"]].of
         assert row["dup.of"] == (None if of < 0 else f"0.parquet:{of + 1}")
+
+
+def test_files_are_closed_before_the_next_ones_are_opened(tmp_path, monkeypatch):
+    """There may be more files than a process may have open."""
+    texts, _ = corpus(8, pages=20)
+    put(tmp_path / "in", texts, "jsonl", files=40)
+    opened = []
+
+    def spy(real, *given, **options):
+        opened.append(len([*Path("/proc/self/fd").iterdir()]))
+        return real(*given, **options)
+
+    monkeypatch.setattr(search, "judged", partial(spy, search.judged))
+    monkeypatch.setattr(copies, "FoundCopies", partial(spy, copies.FoundCopies))
+    before = len([*Path("/proc/self/fd").iterdir()])
+    keep(tmp_path / "in", tmp_path / "out", add=["dup.of"], threads=1)
+    assert len(opened) == 2
+    assert max(opened) < before + 20
+
+
+def test_columns_of_copies_without_a_clause_on_them(tmp_path):
+    """All rows stay, so each is compared with all longer ones, and those before it."""
+    put(tmp_path / "in", ["a b c", "d", "A b c.", "a, b, c"], "jsonl", files=2)
+    done = keep(tmp_path / "in", tmp_path / "out", "n != 1", add=["dup.of", "x=dup.exact"])
+    rows = [(row["n"], row["dup.of"], row["x"]) for row in read(tmp_path / "out", "jsonl")]
+    assert rows == [(0, None, False), (2, "0.jsonl:1", True), (3, "0.jsonl:1", True)]
+    assert done["copies"]["removed"] == 0
 
 
 def test_room_is_foreseen_and_said(whole, tmp_path, monkeypatch):
