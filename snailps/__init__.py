@@ -112,7 +112,10 @@ registry.OPTIONS.update(
         "ranges": "snailps.master.leases.ranges",
         "rotation": "snailps.master.leases.rotation",
         "rotation.worker": "snailps.worker.checkouts",
+        "retention": "snailps.store.core._retention",
         "rounds": "snailps.master.job.round_controller",
+        "server_products": "snailps.shard._product_requests",
+        "server_products.client": "snailps.transport.client._product_batch",
         "tables": "snailps.data.table_files",
         "tests_in_training": "snailps.master.job.inspection",
     }

@@ -2,6 +2,8 @@
 
     snailps/__init__.py -> OPTIONS: name -> module        named("tables") -> that module
 
+A compiled option fills a table of C functions, which the core declares, as it is imported.
+
 The package's `__init__` runs before any other module of it, so every process has the names, and
 imports a module when a job asks for it first.
 """
@@ -17,6 +19,14 @@ OPTIONS: dict[str, str] = {}
 """Module of each option; `snailps/__init__.py` fills it."""
 MODELS: list[str] = []
 """What names of modules with models begin with, which any file may name; filled likewise."""
+
+
+def fill(option: str) -> None:
+    """Have an option fill its table of functions, where this installation has it."""
+    try:
+        named(option)
+    except ConfigError:  # who asks for it is refused
+        return
 
 
 def named(option: str) -> Any:

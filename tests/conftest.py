@@ -120,6 +120,7 @@ def pytest_configure(config):
     config.addinivalue_line(
         "markers", f"limit(seconds): the test fails after so many seconds (default {LIMIT_S:.0f})"
     )
+    config.addinivalue_line("markers", "needs(option): left out where --without takes it away")
     config.addinivalue_line(
         "markers", "long(but, tests): a further case of what a shorter test proves, or a rare order"
         " of events; only with --long, as in `make test-night`, or when its file is named with a"
@@ -396,8 +397,22 @@ def note_wrong_cases(items):
                 )
 
 
+def keep_possible(config, items):
+    """Leave out cases marked `needs` whose option `--without` has taken away."""
+    lacking = [
+        item
+        for item in items
+        for marker in item.iter_markers("needs")
+        if not all(map(without.is_there, marker.args))
+    ]
+    config.hook.pytest_deselected(items=lacking)
+    items[:] = [item for item in items if item not in lacking]
+
+
 def pytest_collection_modifyitems(config, items):
     """Leaves out cases marked `long`, unless they are asked for, and what is no smoke."""
+    if config.getoption("without"):
+        keep_possible(config, items)
     if config.getoption("smoke"):
         kept = keep_smoke(items, whole=not any("::" in arg for arg in config.args))
         config.hook.pytest_deselected(items=list(set(items).difference(kept)))

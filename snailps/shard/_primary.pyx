@@ -29,8 +29,9 @@ from snailps.abi._wire_types cimport WIRE_FLOAT32
 from snailps.shard._context cimport Context, Primary, RowRequest, is_repeated, padded, refuse
 from snailps.shard._fences cimport Span
 from snailps.store.core._clock_buffer cimport Run, Slots, Staged, Sums, slots_scale
-from snailps.store.core._retention cimport retention_bytes, retention_copy
-from snailps.store.core._slab cimport Part, Slab, part_copy, part_count
+from snailps.store.core._slab cimport (
+    Part, Slab, part_copy, part_count, retention_bytes, retention_calls,
+)
 from snailps.store.tables cimport (
     Lookups, Mark, Marks, Table, Values, float_values, lookups_begin, lookups_push, lookups_put,
     lookups_skip, marks_copy,
@@ -447,7 +448,7 @@ cdef void _copy_retention(Context *me, const Table *table, uint32_t fragment) no
     if n:
         to = _append(me, REPLICA_RETENTION, fragment, table.table_id, 0, n, 0, n)
         if to != NULL:
-            retention_copy(part, to)
+            retention_calls.copy(part, to)
 
 
 cdef bint _copies(const Context *me, uint32_t number, uint32_t fragment,

@@ -28,6 +28,7 @@ from snailps.shard._context cimport (
     ROOM_BYTES, Context, RowRequest, is_lr_scale, padded, refuse, refuse_value,
 )
 from snailps.shard._primary cimport Appended, hold, push_rows, replicate_push, settle_push
+from snailps.shard._requests cimport product_requests
 from snailps.store.tables cimport (
     Table, store_access, store_dim, store_integers, store_owns, store_scales_lr, store_sum,
 )
@@ -355,3 +356,6 @@ cdef void _sum_column(const Table *table, const KeptBatch *batch, const Columns 
             rows[i] = batch.dz + <uint64_t>c.example[at + i] * batch.floats
         table.slab.ops.sum(m, rows, c.value + at, gradient, batch.floats)
         at += m
+
+
+product_requests.forward, product_requests.backward = forward, backward

@@ -1,6 +1,7 @@
 # A shard's requests: a data frame in, the body of its reply out, or why it has to wait.
 from libc.stdint cimport uint32_t, uint64_t
 
+from snailps.shard._connection_memory cimport ConnectionMemory
 from snailps.shard._context cimport Context, RowRequest
 from snailps.store.tables cimport Table
 from snailps.transport._frame cimport FrameHeader
@@ -11,6 +12,14 @@ from snailps.transport.loop._handler cimport Outcome, Reply
 cdef Outcome handle(void *context, void **memory, const FrameHeader *head, const char *body, char *out,
                     Reply *reply) noexcept nogil
 cdef void forget(void *memory) noexcept nogil
+
+# FORWARD and BACKWARD: the option `server_products` fills them; NULL where this installation lacks it.
+cdef struct ProductRequests:
+    Outcome (*forward)(Context *me, ConnectionMemory *mine, Table *table, const FrameHeader *head,
+                       const char *body, char *out, Reply *reply) noexcept nogil
+    Outcome (*backward)(Context *me, ConnectionMemory *mine, Table *table, const FrameHeader *head,
+                        const char *body, char *out, Reply *reply) noexcept nogil
+cdef ProductRequests product_requests
 
 # For a standby, which does what its primary did.
 

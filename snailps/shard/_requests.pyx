@@ -8,7 +8,7 @@
     RowRequest of a PUSH -> values -> float32 -> store, where a fragment's mark is lower
 
 The only place that looks at a frame's kind.  PULL, PUSH and SCAN are here; FORWARD and BACKWARD in
-`_product_requests`, SEAL and REACH in `_clock_requests`.  Changes are forwarded to the standby here, by
+the option `server_products`, SEAL and REACH in `_clock_requests`.  Changes are forwarded to the standby here, by
 `_primary`, before or after they are executed.
 
 A peer's body is never trusted: counts are compared with lengths before anything is read, every key with
@@ -38,7 +38,6 @@ from snailps.shard._primary cimport (
     Appended, force_sync, hold, must_wait, push_rows, replicate_push, replicate_seal, settle_push,
     show_clock,
 )
-from snailps.shard._product_requests cimport backward, forward
 from snailps.shard._python_methods cimport explain_broken, python_pull, python_push, python_scan
 from snailps.store.core._clock_buffer cimport SEAL_AGAIN, SEAL_BROKEN, SEAL_CLOSED, slots_refuse
 from snailps.store.tables cimport (
@@ -282,12 +281,15 @@ cdef Outcome handle(void *context, void **memory, const FrameHeader *head, const
         return _push(me, table, head, body, out, reply)
     if head.kind != KIND_FORWARD and head.kind != KIND_BACKWARD:
         return _scan(me, table, head, body, out, reply)
+    if product_requests.forward == NULL:
+        return refuse(out, reply, b"kind", b"table %llu: the option server_products is not installed here. "
+                      b"Install snailps again, or pull the rows instead", head.table, 0)
     mine = memory_of(memory)
     if mine == NULL:
         return refuse(out, reply, b"memory", b"the server has no memory left for a connection", 0, 0)
     if head.kind == KIND_FORWARD:
-        return forward(me, mine, table, head, body, out, reply)
-    return backward(me, mine, table, head, body, out, reply)
+        return product_requests.forward(me, mine, table, head, body, out, reply)
+    return product_requests.backward(me, mine, table, head, body, out, reply)
 
 
 cdef Outcome _not_served(Context *me, const FrameHeader *head, char *out,

@@ -49,8 +49,11 @@ from snailps.transport.loop._replication_stream cimport (
 )
 
 from snailps.errors import MisuseError, SnailError
+from snailps.registry import fill
 from snailps.store._store import checked
 from snailps.store.checkpoint._sections import put_section, read_section
+
+fill("server_products")                 # now: a request comes without the GIL
 
 ROW_FLOATS_MAX = ROW_BYTES_MAX // 4
 STATE_FLOATS_MAX = 2 * ROW_FLOATS_MAX + 1   # a row with its state is still one body

@@ -38,8 +38,7 @@ from snailps.store.core._clock_buffer cimport (
     SEAL_AGAIN, SEAL_BROKEN, Run, Slot, Slots, Staged, slot_at, slots_scale, slots_set, slots_stage, staged_free,
     staged_give, staged_new, sum_part,
 )
-from snailps.store.core._retention cimport retention_put
-from snailps.store.core._slab cimport part_put
+from snailps.store.core._slab cimport part_put, retention_calls
 from snailps.store.tables cimport (
     Mark, Table, store_access, store_adds_state, store_disown, store_dropped, store_floats,
     store_owns, store_scales_lr, store_set_mark, store_table, store_value_floats,
@@ -368,7 +367,7 @@ cdef Outcome _retention(Context *me, const ReplicaHead *head, const char *at, ui
         return OUTCOME_REPLY            # its rows came before these counts: it was dropped since
     if store_owns(me.shard, head.fragment) and table.slab.retains and head.count <= rest \
             and rest == padded(head.count):
-        failed = retention_put(&table.slab, &table.slab.parts[head.fragment], at, head.count)
+        failed = retention_calls.put(&table.slab, &table.slab.parts[head.fragment], at, head.count)
     if failed == -1:
         return _no_memory(out, reply)
     if failed:

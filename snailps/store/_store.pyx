@@ -25,9 +25,8 @@ from snailps.store.core._clock_buffer cimport (
     slots_forget, slots_free, slots_lack, slots_refuse, slots_scale, slots_seal, slots_set,
     slots_stage, staged_bytes_of, staged_give, staged_new,
 )
-from snailps.store.core._retention cimport ADMIT_MAX
 from snailps.store.core._slab cimport (
-    Part, holds_row, key_of, part_delete, part_drop, part_drop_if_empty, part_expire, row_at, slab_bytes,
+    ADMIT_MAX, Part, holds_row, key_of, part_delete, part_drop, part_drop_if_empty, part_expire, row_at, slab_bytes,
     slot_of, tag_of,
 )
 from snailps.store.tables cimport (
@@ -41,6 +40,7 @@ import numpy as np
 
 from snailps.abi.key_hash import fragment_of
 from snailps.errors import ConfigError, NotFinite, SnailError
+from snailps.registry import named
 
 SLOTS_MAX = 4096        # of a clock, like frame.SLOTS_MAX
 
@@ -160,6 +160,8 @@ cdef class ShardStore:
                     f"state, retention, finite) = {present}, and is declared again with {wanted}: use another table "
                     "or name")
             return
+        if admit_after > 1 or rows_max or age_max:
+            named("retention")          # refused now, where this installation lacks it
         for i in range(<int>HYPER_NUM):
             numbers[i] = settings[1 + i]
         table = table_new(self.shard, table_id, access, numbers, dim, state, track, admit_after,

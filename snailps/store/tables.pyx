@@ -22,12 +22,9 @@ from snailps.abi._row_ops cimport (
     ACCESS_PYTHON, HYPER_LR, HYPER_NUM, RowOps, RowStep, hyper_floats_of, value_floats_of,
 )
 from snailps.store.core._arena cimport Piece, arena_merge, arena_used
-from snailps.store.core._retention cimport (
-    CELLS_MAX, CELLS_MIN, retention_admits, retention_expire, retention_make_room, retention_note,
-)
 from snailps.store.core._slab cimport (
-    KEY_BYTES, Bucket, Part, Retention, Slab, first_row, holds_row, key_of, lowest_bit, match8, part_drop,
-    part_find, part_reach, part_retention, row_at, slab_init, slab_pieces, slot_of, tag_of, track_push,
+    CELLS_MAX, CELLS_MIN, KEY_BYTES, Bucket, Part, Retention, RetentionCalls, Slab, first_row, holds_row, key_of, lowest_bit, match8, part_drop,
+    part_find, part_reach, part_retention, retention_calls, retention_note, row_at, slab_init, slab_pieces, slot_of, tag_of, track_push,
     walk_end, weights_of,
 )
 
@@ -339,6 +336,7 @@ cdef int _change_rows(Lookups *l, Table *table, uint32_t n, Values *values, RowS
     cdef bint moved
     cdef const float *value
     cdef char *row
+    cdef const RetentionCalls *calls = &retention_calls     # of another module: looked up once
     while l.done < end:
         stop = min(_look(l, slab), end)
         while l.done < stop:
@@ -351,11 +349,11 @@ cdef int _change_rows(Lookups *l, Table *table, uint32_t n, Values *values, RowS
                 if slab.retains and part_find(slab, part, key, l.tags[at]) == NULL:
                     if part_retention(slab, part) == NULL:
                         return -1
-                    if step != NULL and not retention_admits(slab, part, key):
+                    if step != NULL and not calls.admits(slab, part, key):
                         values.at += values.bytes
                         l.done += 1
                         continue
-                    moved = retention_make_room(slab, part) != 0
+                    moved = calls.make_room(slab, part) != 0
                 rows = part.rows
                 row = part_reach(slab, part, key, l.tags[at])
                 if row == NULL:
@@ -375,7 +373,7 @@ cdef int _change_rows(Lookups *l, Table *table, uint32_t n, Values *values, RowS
             track_push(slab, row)
             if slab.push_at:
                 retention_note(slab, l.parts[at], row)
-                if slab.age_max and retention_expire(slab, l.parts[at]):
+                if slab.age_max and calls.expire(slab, l.parts[at]):
                     _forget_rows(l)
             values.at += values.bytes
             l.done += 1

@@ -17,17 +17,6 @@ INSIDE = {*ROOMS["CORE"], *ROOMS["FILES"]}
 INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]+"([^"]+)"', re.MULTILINE)
 NAMED = re.compile(r"(?<!b)[\"']snailps((?:\.\w+)+)")
 """A text that may name a module: ``snailps.`` and what follows it.  Bytes name a C capsule."""
-EXCEPTIONS = """
-shard/_primary.pyx: store.core._retention
-shard/_requests.pyx: shard._product_requests
-shard/_standby.pyx: store.core._retention
-store/_store.pyx: store.core._retention
-store/checkpoint/_sections.pyx: store.core._retention
-store/tables.pyx: store.core._retention
-transport/client/_link.pyx: transport.client._product_batch
-transport/client/_pending.pyx: transport.client._product_batch
-"""
-"""Lines that still leave the rooms.  The list may only become shorter."""
 
 
 def headers() -> list[Path]:
@@ -86,14 +75,8 @@ def test_every_name_of_a_room_is_a_module_or_a_folder():
 
 
 def test_core_and_files_import_nothing_else():
-    expected = EXCEPTIONS.split("\n")[1:-1]
-    out = lines_out()
-    new = {line: room for line, room in out.items() if line not in expected}
-    assert new == {}, (
+    assert lines_out() == {}, (
         "lines that leave the core: have what they need given, registered, or in files/"
-    )
-    assert [line for line in expected if line not in out] == [], (
-        "no exception any more: take it out"
     )
 
 

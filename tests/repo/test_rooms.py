@@ -105,3 +105,46 @@ def test_prices_of_a_checkout_are_printed_with_the_change(tmp_path, capsys):
     assert lines["room"] == ["promises", "code", "tests", "words"]
     assert lines["core"] == ["0", "+0", "3", "+2", "0", "+0", "1", "+0"]
     assert lines["all"] == lines["core"]
+
+
+WITHOUT_COMPILED = """
+import without
+without.begin({"retention", "server_products"})
+import numpy as np
+from shards import JOB, Shards, error_of
+from snailps.api.tables import Table
+from snailps.errors import ConfigError
+from snailps.transport.frame import Frame, Kind
+
+def refused(call, *args):
+    try:
+        call(*args)
+    except ConfigError as error:
+        print(str(error).partition(":")[0])
+
+with Shards(1) as shards:
+    refused(shards.declare, Table("limited", 2, rows_max=4))
+    shards.declare(Table("plain", 2, admit_after=1))
+    refused(shards.client().forward_async, 1, np.array([0, 1]), np.zeros(1, np.uint64), None, 2)
+    with shards.raw() as client:
+        for kind in (Kind.FORWARD, Kind.BACKWARD):
+            print(error_of(client.ask(Frame(kind, b"", 1, 1, JOB, 1, 1))))
+"""
+
+
+def test_compiled_options_that_are_gone_are_refused_by_name():
+    path = [str(TESTS / "support"), str(TESTS)]
+    done = subprocess.run(
+        [sys.executable, "-c", f"import sys; sys.path[:0] = {path}\n{WITHOUT_COMPILED}"],
+        capture_output=True,
+        text=True,
+    )
+    gone = "table 1: the option server_products is not installed here"
+    assert [
+        line.partition(". ")[0].removeprefix("shard 0: ") for line in done.stdout.splitlines()
+    ] == [
+        "option retention is not installed",
+        "option server_products.client is not installed",
+        gone,
+        gone,
+    ], done.stderr

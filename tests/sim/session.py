@@ -22,7 +22,7 @@ from snailps.transport.handshake import Role
 from tests.sim.jobs import JobPlan, JobRun, draw_rounds, draw_table, draw_tests
 from tests.sim.model import DIM, Books
 from tests.sim.routed import RoutedNode
-from tests.support.without import is_there
+from tests.support.without import is_there, where_there
 
 OWN_TABLE, IDS = "session", "ids"
 IDS_NUM = 300
@@ -233,9 +233,12 @@ class Driver(RoutedNode):
     def _declare_ids(self):
         frag_num = self.client.route.frag_num
         table = Table(
-            IDS, DIM, admit_after=self._ids.choice((0, 2)), admit_bytes=64 * frag_num,
-            rows_max=self._ids.choice((0, 2, 5)) * frag_num,
-            age_max=self._ids.choice((0, 0, 3, 8)) * frag_num,
+            IDS, DIM, **where_there(
+                "retention",
+                admit_after=self._ids.choice((0, 2)), admit_bytes=64 * frag_num,
+                rows_max=self._ids.choice((0, 2, 5)) * frag_num,
+                age_max=self._ids.choice((0, 0, 3, 8)) * frag_num,
+            ),
         )  # fmt: skip
         answer = yield from self.ask(messages.Declare([table.to_dict()]), self._limit_s)
         self._ids_table = answer.numbers[0]

@@ -27,9 +27,9 @@ sys.path.append(str(ROOT / "tools"))
 import rooms  # noqa: E402  (no package: a table beside the tools)
 
 VARIABLE = "SNAILPS_TESTS_WITHOUT"
-ATTACHED = {"estimators", "retention", "server_products"}
+ATTACHED = {"estimators"}
 """Rooms that the core still imports: `--without all`, and kinds, leave them where they are."""
-CORES = {*rooms.CORE, *rooms.FILES, *(ATTACHED & {*rooms.OPTIONS})}
+CORES = {*rooms.CORE, *rooms.FILES}
 """What tests of the core may name."""
 LEANED_ON = {"classifier", "examples"}
 """Products of which other products import modules, through what all share: `kernels` has the tables
@@ -114,6 +114,11 @@ def is_there(option: str) -> bool:
     except ConfigError:
         return False
     return True
+
+
+def where_there(option: str, **settings: object) -> dict[str, object]:
+    """Settings that ask for an option; empty where it is taken away."""
+    return settings if is_there(option) else {}
 
 
 # --- which tests are whose ----------------------------------------------------------------------

@@ -10,6 +10,7 @@ from fuzz.mutate import mutated
 from products import batch
 from replicas import Replicas
 from shards import ADD, FTRL, LIMIT_S
+from without import is_there, where_there
 
 from snailps.api.tables import Table
 from snailps.store.checkpoint._sections import FragmentCursor
@@ -22,7 +23,8 @@ def declare(cluster):
     cluster.add_table(1, 4, ADD, track=1)
     cluster.add_table(2, 6, FTRL, hyper=(0.1, 1.0, 0.1, 0.1))
     cluster.declare(Table("p", 3, access="python_methods:Momentum", lr=0.5), 3)
-    cluster.declare(Table("limited", 5, rows_max=160, admit_after=2, admit_bytes=1 << 10), 4)
+    limits = where_there("retention", rows_max=160, admit_after=2, admit_bytes=1 << 10)
+    cluster.declare(Table("limited", 5, **limits), 4)
 
 
 def work(cluster):
@@ -31,9 +33,10 @@ def work(cluster):
     keys = np.arange(60, dtype=np.uint64)
     for table, dim in ((1, 4), (2, 6), (3, 3), (4, 5), (4, 5)):
         client.push(table, keys, np.ones((60, dim), np.float32))
-    forward = client.forward_async(1, *batch(rng, 5, 60, 4), 4)
-    forward.wait()
-    client.backward_async(forward, np.ones((5, 4), np.float32)).wait()
+    if is_there("server_products"):
+        forward = client.forward_async(1, *batch(rng, 5, 60, 4), 4)
+        forward.wait()
+        client.backward_async(forward, np.ones((5, 4), np.float32)).wait()
     client.push_async(1, keys, np.ones((60, 4), np.float32), clock=0).wait()
     shard.set_tick(1)
     shard.expire_one(1, 1, 0)

@@ -200,6 +200,7 @@ class Stream:
 PINNED_BYTES = 16 << 20
 
 
+@pytest.mark.needs("retention")
 @pytest.mark.parametrize("meanwhile", ["nothing", "expire", "clock", "lost"])
 def test_rows_that_must_not_change_are_copied_in_pieces_and_pushes_wait(shard, peer, meanwhile):
     """Of a table that limits its rows: what a push makes there depends on all that are there."""
@@ -241,6 +242,7 @@ def test_rows_that_must_not_change_are_copied_in_pieces_and_pushes_wait(shard, p
             assert_equal(dump(shard), dump(standby))
 
 
+@pytest.mark.needs("retention")
 @pytest.mark.parametrize("copied", ["nothing", "some", "all"])
 def test_restored_sections_go_to_the_standby_as_they_lie(shard, copied):
     """Each once, and after what an earlier attempt left is gone; beside the copying, too."""

@@ -1,4 +1,5 @@
-"""FORWARD and BACKWARD as bytes: what a shard refuses, with which code, and what it then does."""
+"""FORWARD and BACKWARD as bytes (`snailps.shard._product_requests`): what a shard refuses, with
+which code, and what it then does."""
 
 import struct
 

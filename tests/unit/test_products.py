@@ -1,4 +1,4 @@
-"""Products at the shards: FORWARD and BACKWARD over real sockets, against NumPy."""
+"""`snailps.shard._product_requests`: FORWARD and BACKWARD over real sockets, against NumPy."""
 
 import contextlib
 import select

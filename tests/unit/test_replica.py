@@ -10,6 +10,7 @@ from products import batch
 from replicas import Counting, Relay, Replicas, assert_equal, dump
 from shards import ADAM, ADD, AVERAGE, FTRL, LIMIT_S, ROWWISE, ZEROS, resident_bytes
 from waiting import run_all, until
+from without import is_there, where_there
 
 from snailps.abi import loops
 from snailps.api.tables import Table
@@ -18,9 +19,8 @@ from snailps.errors import RemoteError, SnailError
 TOUCH = 1
 WIRES = [loops.WIRE_TYPES[name] for name in ("float32", "float16", "int8")]
 MOMENTUM = Table("p", 6, access="python_methods:Momentum", lr=0.5)
-RARE = Table(
-    "q", 5, "adagrad", lr=0.1, track="touch", admit_after=3, admit_bytes=1 << 13, rows_max=1500
-)
+LIMITS = where_there("retention", admit_after=3, admit_bytes=1 << 13, rows_max=1500)
+RARE = Table("q", 5, "adagrad", lr=0.1, track="touch", **LIMITS)
 
 
 def tables(cluster):
@@ -54,7 +54,7 @@ def traffic(cluster, seed, until, clocks=False):
             values[:, -1] = rng.random(len(keys))
         what = rng.random()
         lr_scale = 1 - steps % 3 / 4 if table in SCALED else 1
-        if table == 6 and what < 0.4:
+        if table == 6 and what < 0.4 and is_there("server_products"):
             some = batch(rng, 40, 3000, 20)
             forward = client.forward_async(6, *some, 300)
             forward.wait()

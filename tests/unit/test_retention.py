@@ -1,4 +1,5 @@
-"""Which rows a table makes and keeps: admission by count, a limit, the same in a copy."""
+"""Which rows a table makes and keeps (`snailps.store.core._retention`): admission by count, a
+limit, the same in a copy."""
 
 import json
 

@@ -125,7 +125,14 @@ def test_push_of_many_small_groups_is_applied_in_full():
     assert np.array_equal(rows, values)
 
 
-@pytest.mark.parametrize("options", [{}, {"rows_max": 64, "admit_after": 2}, {"age_max": 900}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        pytest.param({"rows_max": 64, "admit_after": 2}, marks=pytest.mark.needs("retention")),
+        pytest.param({"age_max": 900}, marks=pytest.mark.needs("retention")),
+    ],
+)
 def test_pushes_of_many_groups_do_what_pushes_of_one_do(options):
     """Rows are looked up ahead of their turn, across groups: rows made, moved, deleted, passed over
     and pushed twice meanwhile are as if each key was looked up when its turn comes."""

@@ -14,9 +14,9 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
 
 from snailps.store._store cimport ShardStore
-from snailps.store.core._retention cimport retention_bytes, retention_copy, retention_put
 from snailps.store.core._slab cimport (
-    KEY_BYTES, Part, Slab, Walk, part_copy, part_count, part_end, part_put, walk_begin, walk_end,
+    KEY_BYTES, Part, Slab, Walk, part_copy, part_count, part_end, part_put, retention_bytes,
+    retention_calls, walk_begin, walk_end,
 )
 from snailps.store.tables cimport (
     TRACK_COUNT, TRACK_PUSH, Mark, Shard, Table, marks_copy, store_keeps, store_owns, store_table,
@@ -121,7 +121,7 @@ cdef int _copy_table(Table *table, uint32_t fragment, Place *place, SectionHead 
         to[0] = at + _padded(stop - at, 8)
         memset(stop, 0, to[0] - stop)
         if top.retention_bytes:
-            to[0] = retention_copy(part, to[0])
+            to[0] = retention_calls.copy(part, to[0])
         head.table_num += 1
         head.rows += rows
     if ends:
@@ -319,7 +319,7 @@ def put_section(ShardStore store not None, section: NDArray[Any], tables: Mappin
         rows += count
         at, count = piece.counts_at, piece.counts_bytes
         if count and table.slab.retains:
-            failed = retention_put(&table.slab, &table.slab.parts[fragment],
+            failed = retention_calls.put(&table.slab, &table.slab.parts[fragment],
                                    <const char *>&view[0] + at, count)
             if failed == -2:
                 raise CheckpointError(f"section of fragment {fragment}: its counts of "

@@ -1,5 +1,19 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False, cdivision=True
-"""The rows that a part makes and keeps: see the header.
+"""Which rows a part makes and keeps: a row is made after some pushes of its key, and deleted when it is among
+the least recently pushed of too many rows, or too old.
+
+  key without a row -> counted -> enough pushes? -> its row is made
+  a part as full as it may be -> its oldest sixteenth goes
+  half an age of pushes since the last look -> rows without a push for an age go
+
+A part decides by the pushes to it and nothing else, so that a standby, or a replay, that executes
+the same pushes in the same order makes and keeps the same rows.  For the same reason a copy of a part
+is made with its `Retention`.
+
+Counts are a sketch of fixed size (count-min with conservative update: G. Cormode, S. Muthukrishnan,
+2005; C. Estan, G. Varghese, 2002), of four cells in one cache line a key.  A count is never too low,
+except that all counts are halved whenever one push for each 8 cells was counted, so that old pushes
+fade (TinyLFU: G. Einziger et al., 2017).  A collision admits a key early.
 
     a pushed key without a row -> four cells of one line -> the least of them + 1 -> admitted?
     numbers of last pushes -> histogram, three times -> the excess-th lowest -> rows up to it deleted
@@ -13,8 +27,8 @@ from libc.string cimport memcpy, memset
 
 from snailps.abi._key_hash cimport hash_key, mix64
 from snailps.store.core._slab cimport (
-    Part, Retention, Slab, holds_row, key_of, part_delete, part_retention, row_at, slot_of,
-    tag_of,
+    CELLS_MAX, Part, Retention, Slab, holds_row, key_of, part_delete, part_retention, retention_calls, row_at,
+    slot_of, tag_of,
 )
 
 cdef enum:
@@ -23,6 +37,12 @@ cdef enum:
     BIN_BITS = 11               # 3 x 11 bits hold a number
     BINS = 1 << 11
     EVICTED_SHIFT = 4           # a sixteenth at a time
+
+cdef packed struct RetentionHead:       # of a Retention as bytes; its cells follow
+    uint32_t pushed
+    uint32_t counted
+    uint32_t cells
+    uint32_t swept
 
 
 # --- admission -----------------------------------------------------------------------------------
@@ -39,7 +59,7 @@ cdef void _halve(Part *part) noexcept nogil:
     part.retention.counted = 0
 
 
-cdef bint retention_admits(Slab *slab, Part *part, uint64_t key) noexcept nogil:
+cdef bint _admits(Slab *slab, Part *part, uint64_t key) noexcept nogil:
     cdef Retention *retention = part.retention
     cdef uint64_t bits
     cdef uint8_t *line
@@ -110,7 +130,7 @@ cdef uint32_t _delete_upto(Slab *slab, Part *part, uint32_t last) noexcept nogil
     return before - part.rows
 
 
-cdef uint32_t retention_make_room(Slab *slab, Part *part) noexcept nogil:
+cdef uint32_t _make_room(Slab *slab, Part *part) noexcept nogil:
     cdef uint32_t limit = slab.rows_max
     cdef uint32_t last, gone
     if limit == 0 or part.rows < limit:
@@ -121,7 +141,7 @@ cdef uint32_t retention_make_room(Slab *slab, Part *part) noexcept nogil:
     return gone
 
 
-cdef uint32_t retention_expire(Slab *slab, Part *part) noexcept nogil:
+cdef uint32_t _expire(Slab *slab, Part *part) noexcept nogil:
     cdef Retention *retention = part.retention
     cdef uint32_t gone
     if retention.pushed - retention.swept < max(slab.age_max >> 1, <uint32_t>1):
@@ -134,7 +154,7 @@ cdef uint32_t retention_expire(Slab *slab, Part *part) noexcept nogil:
     return gone
 
 
-cdef void retention_renumber(Slab *slab, Part *part) noexcept nogil:
+cdef void _renumber(Slab *slab, Part *part) noexcept nogil:
     cdef uint32_t i, slot, number
     for i in range(part.used):
         slot = slot_of(slab, i)
@@ -147,11 +167,11 @@ cdef void retention_renumber(Slab *slab, Part *part) noexcept nogil:
 
 # --- as bytes ------------------------------------------------------------------------------------
 
-cdef uint64_t retention_bytes(const Part *part) noexcept nogil:
-    return sizeof(RetentionHead) + part.retention.cells if part.retention != NULL else 0
+cdef uint64_t _bytes(const Part *part) noexcept nogil:
+    return sizeof(RetentionHead) + part.retention.cells
 
 
-cdef char *retention_copy(const Part *part, char *to) noexcept nogil:
+cdef char *_copy(const Part *part, char *to) noexcept nogil:
     cdef RetentionHead head
     head.pushed = part.retention.pushed
     head.counted = part.retention.counted
@@ -162,7 +182,7 @@ cdef char *retention_copy(const Part *part, char *to) noexcept nogil:
     return to + sizeof(head) + head.cells
 
 
-cdef int retention_put(Slab *slab, Part *part, const char *data, uint64_t length) noexcept nogil:
+cdef int _put(Slab *slab, Part *part, const char *data, uint64_t length) noexcept nogil:
     cdef RetentionHead head
     if length < sizeof(head):
         return -2
@@ -177,3 +197,8 @@ cdef int retention_put(Slab *slab, Part *part, const char *data, uint64_t length
         part.retention.counted = head.counted
         memcpy(part.retention + 1, data + sizeof(head), head.cells)
     return 0
+
+
+retention_calls.admits, retention_calls.make_room = _admits, _make_room
+retention_calls.expire, retention_calls.renumber = _expire, _renumber
+retention_calls.bytes, retention_calls.copy, retention_calls.put = _bytes, _copy, _put

@@ -62,13 +62,18 @@ cdef struct Bucket:
     uint32_t tags[BUCKET_SLOTS]
     uint32_t slots[BUCKET_SLOTS]        # slot + 1; 0 = empty
 
-cdef struct Retention:          # which rows a part makes and keeps; `_retention` owns its meaning
+cdef struct Retention:          # which rows a part makes and keeps; the option `retention` owns its meaning
     uint64_t bytes              # of the whole block, from the arena
     uint32_t pushed             # number of the last push
     uint32_t counted            # pushes counted since the counts were halved
     uint32_t cells              # counts after this struct, a byte each
     uint32_t swept              # `pushed` when old rows were looked for last
     uint64_t[5] padding         # to one cache line
+
+cdef enum:                      # of a Retention
+    CELLS_MIN = 64              # one cache line
+    CELLS_MAX = 4 << 20         # of a part
+    ADMIT_MAX = 100             # a count fits into a byte
 
 cdef struct Part:               # 64 bytes
     Bucket *buckets             # never NULL: empty parts share one bucket, which is never written
@@ -153,6 +158,41 @@ cdef inline void track_push(const Slab *slab, char *row) noexcept nogil:
     """Notes the tick of a push to a row, if the table tracks it."""
     if slab.touch_at:
         memcpy(row + slab.touch_at, slab.tick, sizeof(uint32_t))
+
+
+# --- rows that a part makes and keeps ------------------------------------------------------------
+
+# The option `retention` fills it, before there is a table that asks for it.  The part has a Retention.
+cdef struct RetentionCalls:
+    # Counts a push of a key that has no row; returns whether to make the row.
+    bint (*admits)(Slab *slab, Part *part, uint64_t key) noexcept nogil
+    # Makes room for one more row; returns the number of deleted rows.
+    uint32_t (*make_room)(Slab *slab, Part *part) noexcept nogil
+    # Deletes the rows that none of the part's last `age_max` pushes reached; looks once in `age_max` / 2
+    # pushes.  Returns the number of deleted rows.  The table has an age.
+    uint32_t (*expire)(Slab *slab, Part *part) noexcept nogil
+    # Halves the numbers of all rows of a part, before the next one would not fit.
+    void (*renumber)(Slab *slab, Part *part) noexcept nogil
+    # Length as bytes, a multiple of 8.
+    uint64_t (*bytes)(const Part *part) noexcept nogil
+    # Writes them; returns their end.
+    char *(*copy)(const Part *part, char *to) noexcept nogil
+    # Reads them; 0, -1 = no memory, -2 = malformed.  Ignores counts of another number of cells.
+    int (*put)(Slab *slab, Part *part, const char *data, uint64_t length) noexcept nogil
+cdef RetentionCalls retention_calls
+
+
+cdef inline void retention_note(Slab *slab, Part *part, char *row) noexcept nogil:
+    """Give a row that was just pushed the next number.  Inline: once a row."""
+    if part.retention.pushed == <uint32_t>0xFFFFFFFF:
+        retention_calls.renumber(slab, part)
+    part.retention.pushed += 1
+    memcpy(row + slab.push_at, &part.retention.pushed, sizeof(uint32_t))
+
+
+cdef inline uint64_t retention_bytes(const Part *part) noexcept nogil:
+    """Length of a part's Retention as bytes, a multiple of 8; 0 = it has none."""
+    return retention_calls.bytes(part) if part.retention != NULL else 0
 
 
 # --- a table's slab ------------------------------------------------------------------------------

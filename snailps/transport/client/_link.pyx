@@ -21,12 +21,8 @@ from snailps.transport._socket_io cimport (
     SOCKET_BUSY, SOCKET_GONE, Buffer, buffer_held, buffer_receive, buffer_reserve, buffer_send,
 )
 from snailps.transport.client._error_feedback cimport owing_fetch_index, owing_fetch_row, owing_row
-from snailps.transport.client._product_batch cimport (
-    backward_bytes, forward_bytes, part_examples, sent_of, take_product, write_backward,
-    write_forward,
-)
 from snailps.transport.client._request cimport (
-    EVERY_SHARD, KIND_RAW, Request, Sent, request_refused, sum_of, waits_for_clock,
+    EVERY_SHARD, KIND_RAW, Request, Sent, product_calls, request_refused, sum_of, waits_for_clock,
 )
 
 cdef enum:
@@ -241,7 +237,7 @@ cdef bint _cut_part(Core *core, Link *link, uint32_t shard) noexcept nogil:
         return True
     if r.product != NULL:
         part.start = turn.at                    # examples, where others have keys
-        part.count = part_examples(r, shard, turn.at)
+        part.count = product_calls.examples(r, shard, turn.at)
         if r.kind == KIND_BACKWARD:
             core.seq += 1
             part.seq = core.seq
@@ -481,16 +477,16 @@ cdef bint _write_examples(Core *core, Link *link, const Request *r, uint32_t sha
     cdef size_t body
     cdef char *to
     if r.kind == KIND_FORWARD:
-        body = forward_bytes(r, shard, first, count, &width, &base)
+        body = product_calls.forward_bytes(r, shard, first, count, &width, &base)
     else:
-        body = backward_bytes(r, count)
+        body = product_calls.backward_bytes(r, count)
     if not buffer_reserve(&link.out, FRAME_HEADER_BYTES + body):
         return False
     to = link.out.data + link.out.end + FRAME_HEADER_BYTES
     if r.kind == KIND_FORWARD:
-        write_forward(to, r, shard, first, count, width, base, quiet)
+        product_calls.write_forward(to, r, shard, first, count, width, base, quiet)
     else:
-        write_backward(core.wire, to, r, first, count, seq)
+        product_calls.write_backward(core.wire, to, r, first, count, seq)
     _write_header(core, link, r, number, body)
     return True
 
@@ -503,10 +499,10 @@ cdef bint _catch_up(Core *core, Link *link, Request *r, uint32_t shard, uint32_t
     examples again from the first one on, also those whose replies are here.  Their replies are
     ignored; a refusal counts as one of the part after them, `number`.
     """
-    cdef Sent *sent = sent_of(r.product, shard, link.reconnects + 1)
+    cdef Sent *sent = product_calls.sent(r.product, shard, link.reconnects + 1)
     cdef uint32_t n
     while sent.examples < upto:
-        n = min(part_examples(r, shard, sent.examples), upto - sent.examples)
+        n = min(product_calls.examples(r, shard, sent.examples), upto - sent.examples)
         if not _write_examples(core, link, r, shard, sent.examples, n, seq, True,
                                CATCH_UP | number):
             return False
@@ -524,7 +520,7 @@ cdef bint _write_product_part(Core *core, Link *link, Part *part, uint32_t shard
     if (r.kind == KIND_BACKWARD or r.product.keep) \
             and not _catch_up(core, link, r, shard, part.start, part.seq, part.number):
         return False
-    sent_of(r.product, shard, link.reconnects + 1).examples = part.start + part.count
+    product_calls.sent(r.product, shard, link.reconnects + 1).examples = part.start + part.count
     return _write_examples(core, link, r, shard, part.start, part.count, part.seq, False,
                           part.number)
 
@@ -638,7 +634,7 @@ cdef int _take_frame(Core *core, Link *link, const FrameHeader *head,
     elif r.kind == KIND_BACKWARD:
         pass
     elif r.kind == KIND_FORWARD:
-        if not take_product(core.wire, r, <uint32_t>(link - core.links), part.start, part.count,
+        if not product_calls.take(core.wire, r, <uint32_t>(link - core.links), part.start, part.count,
                             body, head.body_bytes):
             request_refused(r, width, strlen(width))
     elif _take_rows(core.wire, r, part, body, head.body_bytes):

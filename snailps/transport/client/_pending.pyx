@@ -2,7 +2,7 @@
 """Requests of callers: made from checked arrays, handed in, kept until the caller has the answer.
 
     keys, rows, checked -> Request (`_request.pyx`) -> Pending -> sent -> wait -> rows, or the error
-    sparse examples -> entries by shard (`_product_batch.pyx`) -> Forward, then the gradient's Pending
+    sparse examples -> entries by shard (`server_products`) -> Forward, then the gradient's Pending
 
 Owns the checks of a caller's arrays, which are the only ones: the C code after them walks pointers.
 Owns requests from their making until they are not needed: a `Pending` frees its request, and
@@ -23,6 +23,7 @@ from cpython.exc cimport PyErr_CheckSignals
 from libc.stdint cimport int64_t, uint32_t, uint64_t, uint8_t, uintptr_t
 
 from snailps.errors import ConnectionLost, MisuseError, NotFinite, SnailError, WaitTimeout
+from snailps.registry import named
 from snailps.transport.frame import Frame, Kind
 from snailps.transport.handshake import remote_error
 
@@ -35,9 +36,9 @@ from snailps.transport._frame cimport (
 from snailps.transport._posix cimport load_flag, store_flag
 from snailps.transport.client._error_feedback cimport owing_of
 from snailps.transport.client._link cimport Core
-from snailps.transport.client._product_batch cimport SORT_TOO_LONG, product_new, sort_entries
 from snailps.transport.client._request cimport (
-    EVERY_SHARD, KIND_RAW, NO_KEY, NO_SLAB, Request, merge_keys, request_changes, request_free,
+    EVERY_SHARD, KIND_RAW, NO_KEY, NO_SLAB, SORT_TOO_LONG, Request, merge_keys, product_calls,
+    request_changes, request_free,
     request_new, sort_keys, sum_of, waits_for_clock,
 )
 
@@ -536,7 +537,7 @@ cdef Forward ask_forward(PendingRequests requests, uint32_t table, ptr, keys, va
         requests.batches += 1
         r.product.batch = requests.batches
     with nogil:
-        failed = sort_entries(&core.order, r.product, edge, key, factor)
+        failed = product_calls.sort(&core.order, r.product, edge, key, factor)
     if failed == SORT_TOO_LONG:
         raise MisuseError(f"an example has more than {EXAMPLE_ENTRIES_MAX:,} entries of one "
                           "shard: cut it in two and add their rows of Z")
@@ -607,6 +608,8 @@ cdef Request *_product(PendingRequests requests, Pending pending, int kind, uint
     """Makes a request with the fields that forward and backward share; `pending` owns it."""
     cdef Core *core = requests.connections.core
     cdef Request *r
+    if product_calls.make == NULL:
+        named("server_products.client")
     if not 1 <= dim <= ROW_FLOATS_MAX:
         raise MisuseError(f"rows of {dim:,} floats, 1 to {ROW_FLOATS_MAX:,} expected")
     if not is_wire(wire) or (wire != WIRE_FLOAT32 and core.wire == NULL):
@@ -621,7 +624,7 @@ cdef Request *_product(PendingRequests requests, Pending pending, int kind, uint
     r.dim = dim
     r.wire = wire
     r.row_bytes = wire_row_bytes(wire, dim)
-    r.product = product_new(&core.order, examples, entries, kind == KIND_BACKWARD)
+    r.product = product_calls.make(&core.order, examples, entries, kind == KIND_BACKWARD)
     if r.product == NULL:
         raise MemoryError
     return r

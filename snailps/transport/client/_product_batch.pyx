@@ -1,5 +1,18 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""A batch through a table at the client: see _product_batch.pxd."""
+"""A batch through a table at the client: forward as sparse examples, back as dL/dZ.
+
+  examples (CSR), keys -> fragment -> shard -> entries by shard and example -> FORWARD parts
+  PRODUCT parts -> a slab a shard, which the caller adds up in the order of the shards
+  dL/dZ -> BACKWARD parts, those of a batch in order, each with a number
+
+What a shard keeps of a batch belongs to the connection and ends with it.  So on a new connection,
+and whenever a shard says that it does not know a batch (which ends the connection), parts that
+were answered before are sent once more, quietly, in front of the part that needs them
+(`catch_up`): the shard always gets a batch from its beginning, in order, once a connection.
+Nothing newer can be applied in between, so the push keeps its number and is applied once.
+
+Knows no sockets.  Sorting runs in the caller's thread, the rest is done under `Core.turn`.
+"""
 
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc
@@ -12,7 +25,9 @@ from snailps.transport._frame cimport (
     PRODUCT_KEEP, PRODUCT_ONES, PRODUCT_QUIET, PRODUCT_STORED, ProductHead, key_bytes, narrow_keys_bytes,
     wide_product_bytes, write_narrow_keys,
 )
-from snailps.transport.client._request cimport NO_SLAB, Order, Product, Request, Sent
+from snailps.transport.client._request cimport (
+    NO_SLAB, SORT_NO_MEMORY, SORT_TOO_LONG, Order, Product, Request, Sent, product_calls,
+)
 
 cdef enum:
     ENTRY_BYTES = 12                # at most: a whole key and its value
@@ -228,3 +243,10 @@ cdef Sent *sent_of(Product *p, uint32_t shard, uint64_t connection_id) noexcept 
         sent.connection_id = connection_id
         sent.examples = 0
     return sent
+
+
+product_calls.make, product_calls.sort = product_new, sort_entries
+product_calls.examples, product_calls.sent = part_examples, sent_of
+product_calls.forward_bytes, product_calls.backward_bytes = forward_bytes, backward_bytes
+product_calls.write_forward, product_calls.write_backward = write_forward, write_backward
+product_calls.take = take_product

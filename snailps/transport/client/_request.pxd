@@ -9,6 +9,7 @@
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
+from snailps.abi._wire_types cimport WireOps
 from snailps.transport.client._error_feedback cimport Owing
 
 cdef extern from *:
@@ -30,6 +31,8 @@ cdef enum:
     NO_SLAB = 0xFFFFFFFF            # a shard without entries of the batch
     EVERY_SHARD = 0xFFFFFFFF        # a raw body that goes to all of them
     POOL_BLOCKS = 4
+    SORT_NO_MEMORY = -1             # of `ProductCalls.sort`
+    SORT_TOO_LONG = -2
 
 
 cdef struct Order:                  # of the fragments: by shard, then by number
@@ -54,7 +57,7 @@ cdef struct Sent:                   # how much of a batch a connection has carri
     uint32_t examples
 
 
-cdef struct Product:                # a batch on its way through a table: `_product_batch.pyx`
+cdef struct Product:                # a batch on its way through a table: the option `server_products`
     uint64_t batch
     uint32_t examples
     bint keep                       # a BACKWARD follows
@@ -130,6 +133,32 @@ cdef inline const float *sum_of(const Request *r, uint32_t i) noexcept nogil:
         add_row(r.sum, <const float *>(r.rows + place * r.row_stride), r.dim)
         place = r.later[place]
     return r.sum
+
+
+cdef struct ProductCalls:           # what a batch needs: the option `server_products` fills it, as it is asked for
+    # An empty product, a forward's with room for its entries; NULL = no memory.
+    Product *(*make)(const Order *order, uint32_t examples, uint64_t entries, bint back) noexcept nogil
+    # Deals the entries out to the shards, each keeping the order; 0, or SORT_... .
+    int (*sort)(const Order *order, Product *p, const int64_t *ptr, const uint64_t *keys,
+                const float *values) noexcept nogil
+    # How many examples a part has that begins with `first`: body and reply have PART_BYTES.
+    uint32_t (*examples)(const Request *r, uint32_t shard, uint32_t first) noexcept nogil
+    # Length of the body of such a part, and how its keys travel.
+    size_t (*forward_bytes)(const Request *r, uint32_t shard, uint32_t first, uint32_t count,
+                            uint32_t *width, uint64_t *base) noexcept nogil
+    size_t (*backward_bytes)(const Request *r, uint32_t count) noexcept nogil
+    # Writes forward_bytes() bytes.
+    void (*write_forward)(char *to, const Request *r, uint32_t shard, uint32_t first, uint32_t count,
+                          uint32_t width, uint64_t base, bint quiet) noexcept nogil
+    # Writes backward_bytes() bytes.
+    void (*write_backward)(const WireOps *wire, char *to, const Request *r, uint32_t first,
+                           uint32_t count, uint64_t seq) noexcept nogil
+    # Rows of a PRODUCT to the shard's slab; False when its length is another.
+    bint (*take)(const WireOps *wire, const Request *r, uint32_t shard, uint32_t first,
+                 uint32_t count, const char *body, uint64_t body_bytes) noexcept nogil
+    # What this connection has carried of the batch: nothing, if it is a new one.
+    Sent *(*sent)(Product *p, uint32_t shard, uint64_t connection_id) noexcept nogil
+cdef ProductCalls product_calls
 
 
 # Frees the pool's memory.  The caller holds the GIL, or is the pool's last user.
