@@ -85,8 +85,12 @@ class Departures:
         self._transfers = job_controller.checkpoints.transfers
         self._submissions, self._fail_job = submissions, fail_job
         self._life = context.life
-        self._on_node_loss = context.settings.on_node_loss
-        self._recovers = self._on_node_loss == "recover"
+        self._recovers = context.settings.on_node_loss == "recover"
+        self._rule = f"on_node_loss is '{context.settings.on_node_loss}'"
+        # Whether another process may come for one that goes while the cluster forms.
+        self._is_replaced = self._recovers and self._life.outlives_drivers
+        rule = "the processes of a session are not replaced" if self._recovers else self._rule
+        self._why_not_replaced = f"Its own log may say more; {rule}"
         # Workers of a failed job that are still connected then are expelled.
         self._gone_by = inf
         # Workers of a failed job that are to restart and have not joined yet, and the time
@@ -283,19 +287,6 @@ class Departures:
             f"{member.name} is lost while the cluster forms: {why}. {self._why_not_replaced}"
         )
 
-    @property
-    def _is_replaced(self) -> bool:
-        """Whether another process may come for one that goes while the cluster forms."""
-        return self._recovers and self._life.outlives_drivers
-
-    @property
-    def _why_not_replaced(self) -> str:
-        return "Its own log may say more; " + (
-            "the processes of a session are not replaced"
-            if self._recovers
-            else "on_node_loss is 'stop'"
-        )
-
     def _lose_newcomer(self, member: Member, why: str, now: float) -> None:
         member.was_lost()
         self._members.remove(member)
@@ -367,7 +358,7 @@ class Departures:
         self._replication.lost(server, shards_why, now)
 
     def _end_job(self, member: Member, why: str, now: float) -> None:
-        rule = "no other worker is left" if self._recovers else self._stop_rule
+        rule = "no other worker is left" if self._recovers else self._rule
         text = self._lose_for_good(member, why, rule)
         self._members.remove(member, lost=True)
         self._shard_orders.fence(member.number, now)
@@ -376,11 +367,7 @@ class Departures:
             self._fail_job(text)
 
     def _end_cluster(self, member: Member, why: str, now: float) -> None:
-        self.rows_lost(self._lose_for_good(member, why, self._stop_rule))
-
-    @property
-    def _stop_rule(self) -> str:
-        return f"on_node_loss is '{self._on_node_loss}'"
+        self.rows_lost(self._lose_for_good(member, why, self._rule))
 
     def _lose_for_good(self, member: Member, why: str, rule: str) -> str:
         """Report a loss that ends the job or the cluster; the verdict."""
