@@ -388,6 +388,19 @@ def test_adopted_settings_have_the_widths_of_the_files(settings):
     assert adopted(MlpSettings()) == MlpSettings()
 
 
+@pytest.mark.parametrize("name", ["test", "validation"])
+def test_examples_that_all_weigh_0_measure_nothing_and_are_refused_before_the_training(
+    tmp_path, name
+):
+    x, y = np.ones((4, 3), np.float32), np.array([0, 1, 0, 1])
+    trained, tested = str(tmp_path / "trained"), str(tmp_path / "tested")
+    write_matrix(trained, x, y, dense=True)
+    write_matrix(tested, x, y, sample_weight=np.zeros(4, np.float32), dense=True)
+    of_tested = {name: (tested,), f"{name}_labels": (tested,)}
+    with pytest.raises(DataError, match=f"^{name}: expected an example .*; give other files"):
+        adopted(MlpSettings(input=(trained,), labels=(trained,), **of_tested))
+
+
 def test_validation_files_that_are_trained_are_warned_of(settings, caplog):
     s = settings()
     settings(validation=s.input, validation_labels=s.labels)

@@ -17,7 +17,7 @@ from snailps.api.passes import EPOCHS_AUTO
 from snailps.api.tables import DIM_MAX, Tensor
 from snailps.config import JobSettings, setting
 from snailps.config.consistency import steps_of
-from snailps.data.array_files import Labelled, check_pair, classes_of, labels_of
+from snailps.data.array_files import Labelled, check_pair, classes_of, labels_of, weights_of
 from snailps.data.encoding import FARTHEST, Encoding
 from snailps.dataclass import dataclass, replace
 from snailps.errors import ConfigError, DataError
@@ -230,10 +230,15 @@ def adopted(settings: MlpSettings) -> MlpSettings:
         tests = []
         if settings.test:
             tests = pairs_of(settings.test, settings.test_labels, scratch, "test_labels")
+            _refuse_unmeasured("test", tests, scratch)
         if settings.validation:
             warn_of_trained(settings.validation, settings.input)
             labels_of_them = settings.validation_labels
-            tests += pairs_of(settings.validation, labels_of_them, scratch, "validation_labels")
+            pairs_tested = pairs_of(
+                settings.validation, labels_of_them, scratch, "validation_labels"
+            )
+            _refuse_unmeasured("validation", pairs_tested, scratch)
+            tests += pairs_tested
         for images, labels in [*pairs, *tests]:
             if (other := check_pair(images, labels).width) != width:
                 raise DataError(
@@ -241,6 +246,16 @@ def adopted(settings: MlpSettings) -> MlpSettings:
                     f"got {other}"
                 )
     return replace(settings, inputs=width, classes=classes, encoding=encoding.text)
+
+
+def _refuse_unmeasured(name: str, pairs: Sequence[tuple[str, str]], scratch: Scratch) -> None:
+    """Refuse files of the setting `name` if all of their examples weigh 0."""
+    weights = [weights_of(images, scratch) for images, _ in pairs]
+    if not any(not len(one) or one.any() for one in weights):
+        raise DataError(
+            f"{name}: expected an example with a weight above 0, got none: there is nothing to "
+            "measure; give other files"
+        )
 
 
 def _measured(encoding: Encoding, examples: Labelled) -> Encoding:
