@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 from sources import PACKAGE, module_name
-from test_border import EXCEPTIONS, INSIDE, ROOMS, modules_named, room_of, room_reached
+from test_border import INSIDE, ROOMS, modules_named, room_of, room_reached
 
 DESIGN = PACKAGE.parent / "docs" / "design"
 ROWS = re.findall(
@@ -43,7 +43,7 @@ def test_files_of_the_core_import_no_option_or_product():
     }
     assert {room_of(module_name(PACKAGE / file)) for file in FILES} <= INSIDE
     wrong = {line for line, room in lines.items() if room in BUILT_ON_IT}
-    assert wrong - {*EXCEPTIONS.splitlines()} == set()
+    assert wrong == set()
 
 
 def test_each_file_imports_only_files_of_the_page_that_come_before_it():
