@@ -265,9 +265,17 @@ static int64_t snail_grams(snail_desk *desk, int64_t count) {
     return many;
 }
 
-/* Sorts hashes and removes repeated ones; how many stay.  They are grouped by their first bits into as many
- * buckets as there are hashes or more; then insertion moves each by a place or two, as hashes are random.
- * What repeats is removed by insertion too, so that a page of one word does not take the square of its length. */
+#define SNAIL_ORDER(a, b)                    \
+    do {                                     \
+        const uint32_t x = a, y = b;         \
+        a = x < y ? x : y;                   \
+        b = x < y ? y : x;                   \
+    } while (0)
+
+/* Sorts hashes and removes repeated ones; how many stay.  They are put by their first bits into as many buckets as
+ * there are hashes or more, so few are out of order, as hashes are random: most of these are put right two by two,
+ * without a branch that nothing foresees, the others by insertion.  What repeats is removed by insertion too, so
+ * that a page of one word does not take the square of its length. */
 static int64_t snail_distinct(snail_desk *desk, int64_t count) {
     uint32_t *restrict grams = desk->grams, *restrict sorted = desk->sorted, *restrict places = sorted + count;
     int bits = 1;
@@ -281,9 +289,15 @@ static int64_t snail_distinct(snail_desk *desk, int64_t count) {
         sum += size;
     }
     for (int64_t i = 0; i < count; i++) sorted[places[grams[i] >> shift]++] = grams[i];
+    for (int64_t i = 0; i + 1 < count; i += 2) SNAIL_ORDER(sorted[i], sorted[i + 1]);
+    for (int64_t i = 1; i + 1 < count; i += 2) SNAIL_ORDER(sorted[i], sorted[i + 1]);
     int64_t used = 0;
     for (int64_t i = 0; i < count; i++) {
         const uint32_t gram = sorted[i];
+        if (!used || gram > grams[used - 1]) {
+            grams[used++] = gram;
+            continue;
+        }
         int64_t to = used;
         while (to > 0 && grams[to - 1] > gram) to--;
         if (to > 0 && grams[to - 1] == gram) continue;
