@@ -215,9 +215,9 @@ def test_model_is_not_written_where_the_last_clock_could_not_be_applied():
         assert book.over
         readings = ModelReader(LIMIT_S, Trust(b""), JOB)
         readings.follow(cluster.route)
-        reading = ModelAccess(iter([99, 100, 101]), {}, {})
+        reading = ModelAccess(iter([99, 100, 101]), {}, {}, book.slots.open)
         with pytest.raises(RemoteError, match="planted failure"):
-            readings.export(SimpleNamespace(schedule=book), reading, ExportProgress())
+            readings.export(SimpleNamespace(), reading, ExportProgress())
 
 
 def test_method_in_python_that_fails_when_the_master_closes_the_clock_is_told_to_it():

@@ -386,7 +386,7 @@ def test_epochs_of_few_lines_are_decided_by_a_tenth_that_is_held_out(
     made.close()
     held_out = (made.settings.held_out, made.settings.stop_after)
     assert held_out == ((0.1, 10) if tests else (0, 0))
-    assert (made.model.by_input.validation is not None) == tests
+    assert bool(made.model.by_input.at("epoch")) == tests
 
 
 @pytest.mark.parametrize("one_class", [False, True])
@@ -428,7 +428,7 @@ def test_few_lines_of_a_continued_model_are_tested_only_if_the_user_asks(tmp_pat
             prepare(made, 1)
         finally:
             made.close()
-        return made.settings.held_out, made.model.by_input.validation is not None
+        return made.settings.held_out, bool(made.model.by_input.at("epoch"))
 
     path.write_bytes(b"".join(lines[:6]))
     assert held_out() == (0.0, False)

@@ -74,6 +74,7 @@ def test_scale_of_one_is_a_push_without_and_half_the_step_is_a_table_of_half_the
     assert np.array_equal(*found)
 
 
+@pytest.mark.needs("server_products")
 def test_scaled_batches_step_as_scaled_gradients_of_sgd():
     rng = np.random.default_rng(3)
     ptr, keys, values = batch(rng, 50, 400, 10)
@@ -91,6 +92,7 @@ def test_scaled_batches_step_as_scaled_gradients_of_sgd():
     np.testing.assert_allclose(one, two, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.needs("server_products")
 def test_batch_through_a_table_without_a_step_to_scale_is_refused():
     with a_table(1, FTRL, UNIFORM, hyper=HYPER) as (cluster, client):
         forward = client.forward_async(1, np.array([0, 1]), KEYS[:1], None, 1)

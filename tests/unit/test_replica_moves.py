@@ -105,6 +105,7 @@ def test_standby_of_a_standby_equals_both_in_clocks(when):
         assert last[0].clock() == 8
 
 
+@pytest.mark.needs("server_products")
 def test_standby_of_a_standby_gets_gradients_of_a_batch():
     with Replicas(frag_num=3) as cluster:
         cluster.add_table(6, 400, 2, hyper=(0.05, 1e-8), track=TOUCH)
@@ -120,6 +121,7 @@ def test_standby_of_a_standby_gets_gradients_of_a_batch():
         assert_equal(dump(cluster.threads[0]), dump(last[0]))
 
 
+@pytest.mark.needs("server_products")
 @pytest.mark.parametrize("dim", [1, 60_000])
 def test_standby_gets_as_many_gradients_of_a_fragment_as_a_shard_takes(dim):
     with Replicas(frag_num=1) as cluster:
