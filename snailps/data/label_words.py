@@ -11,10 +11,13 @@ import re
 from collections.abc import Sequence
 
 from snailps.data.vocabulary import LABEL_PREFIX
+from snailps.errors import near_name
 
 _ODD = re.compile(r"[%\s\0]")
 _QUOTED = re.compile(r"%([0-9A-F]{2,6})%")
 _EMPTY = "%%"
+SHOWN = 5
+"""Labels that an error names."""
 
 
 def word_of(label: object) -> str:
@@ -29,6 +32,18 @@ def label_of(word: str, prefix: str = LABEL_PREFIX.decode()) -> str:
     if text == _EMPTY:
         return ""
     return _QUOTED.sub(lambda match: chr(min(int(match[1], 16), 0x10FFFF)), text)
+
+
+def no_label(label: str, words: Sequence[str], prefix: str) -> str:
+    """Say that a text has no `label`, and which it has, in the form in which the label is given."""
+    names = list(words)
+    if not (prefix and label.startswith(prefix)):
+        names = [label_of(name, prefix) for name in names]
+    near = near_name(label, names)
+    hint = f"; did you mean {near!r:.60}" if near else ""
+    shown = ", ".join(f"{name!r:.60}" for name in names[:SHOWN])
+    more = ", ..." if len(names) > SHOWN else ""
+    return f"the input has no label {label!r:.60}{hint}. It has {len(names):,}: {shown}{more}"
 
 
 def prefix_of(labels: Sequence[bytes]) -> bytes:

@@ -17,9 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snailps.data._labelled import Lines
-from snailps.data.label_words import label_of, prefix_of, word_of
+from snailps.data.label_words import no_label, prefix_of, word_of
 from snailps.dataclass import dataclass
-from snailps.errors import DataError, near_name
+from snailps.errors import DataError
 from snailps.vectors.label_meter import Meter
 from snailps.vectors.label_scores import LabelScoreSums, scores_of
 from snailps.vectors.words import to_bytes, to_text
@@ -30,8 +30,6 @@ F1, PRECISION_AT_RECALL, RECALL_AT_PRECISION = "f1", "precision-at-recall", "rec
 MACRO_F1, ACCURACY, LOSS = "macro-f1", "accuracy", "loss"
 OF_ALL = (MACRO_F1, ACCURACY, LOSS)
 """Figures that are of all labels only."""
-SHOWN = 5
-"""Labels that an error names."""
 _FORMS = (
     f"{F1}, {F1}:LABEL, {', '.join(OF_ALL)}, {PRECISION_AT_RECALL}:R or {RECALL_AT_PRECISION}:P "
     "with R and P from 0 to 1, and :LABEL after them for one label"
@@ -148,13 +146,4 @@ class Metric:
         for name in (self.label, prefix + self.label, prefix + word_of(self.label)):
             if name in names:
                 return names.index(name)
-        if not (prefix and self.label.startswith(prefix)):  # in the form of the label
-            names = [label_of(name, prefix) for name in names]
-        near = near_name(self.label, names)
-        hint = f"; did you mean {near!r:.60}" if near else ""
-        shown = ", ".join(f"{name!r:.60}" for name in names[:SHOWN])
-        more = ", ..." if len(names) > SHOWN else ""
-        raise DataError(
-            f"metric: the input has no label {self.label!r:.60}{hint}. It has {len(names):,}: "
-            f"{shown}{more}"
-        )
+        raise DataError(f"metric: {no_label(self.label, names, prefix)}")

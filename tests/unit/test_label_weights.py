@@ -233,7 +233,8 @@ def test_settings_of_weights_that_cannot_be_are_refused(values, what):
 @pytest.mark.parametrize(
     ("texts", "what"),
     [
-        (["z=2"], "the text has no label 'z'; it has __label__"),
+        (["z=2"], r"the input has no label 'z'\. It has 2: '[xy]', '[xy]'"),
+        (["__label__xx=2"], r"no label '__label__xx'; did you mean '__label__x'\. It has 2: '__la"),
         (["x=0", "y=0"], "above 0"),
         (["x=2", "__label__x=3"], "expected one number for '__label__x', got two"),
     ],

@@ -21,7 +21,7 @@ from snailps.api.worker import Block
 from snailps.data._labelled import NO_WEIGHTS, Lines, WeightError, without_weights
 from snailps.data._text import NameTable
 from snailps.data.examples import line_at
-from snailps.data.label_words import word_of
+from snailps.data.label_words import no_label, word_of
 from snailps.data.packed_words import PackedWords
 from snailps.data.vocabulary import Vocabulary
 from snailps.data.word_counts import HEADER_BYTES, pack, unpack
@@ -29,6 +29,7 @@ from snailps.errors import ConfigError, DataError
 from snailps.files.blocks import Place
 from snailps.models.class_weights import are_weights, balanced, class_weights_in
 from snailps.models.text_model import WordPart, WordSurveyor
+from snailps.vectors.words import to_text
 
 Floats = NDArray[np.float32]
 
@@ -171,11 +172,8 @@ def factors_of(
         words = [label.encode(), prefix + label.encode(), prefix + word_of(label).encode()]
         number = max(map(labels.index, words))
         if number < 0:
-            raise ConfigError(
-                f"class_weights: the text has no label {label!r:.60}; it has "
-                f"{', '.join(word.decode(errors='replace') for word in labels.words[:5])}"
-                f"{', ...' * (len(labels) > 5)}"
-            )
+            names = list(map(to_text, labels.words))
+            raise ConfigError(f"class_weights: {no_label(label, names, to_text(prefix))}")
         if number in weighed:
             raise ConfigError(
                 f"class_weights: expected one number for "
