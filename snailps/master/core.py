@@ -86,10 +86,9 @@ class MasterCore:
         self.context, self.services, self.own_rss_mb = context, services, own_rss_mb
         self.out, self.life = context.out, context.life
         self._stats_at = 0.0
-        # Messages that wait until all members are back and the job resumes; and calls that wait
+        # Messages that wait until all members are back and the job resumes; or calls that wait
         # until the cluster is formed, or a session's rows are ready. In their sequence.
-        self._parked: list[Received] = []
-        self._early: list[Received] = []
+        self._waiting: list[Received] = []
         self._waited = False  # the calls that are being taken have waited
 
         facts = past.facts if past is not None else []
@@ -126,17 +125,14 @@ class MasterCore:
         self.submissions = Submissions(
             context, services, members, lifecycle, self.job_controller, self.fail_job
         )
-        opened_before = any(fact.kind == "open" for fact in facts)
         self.rows = SessionRows(
             context,
             services,
-            lifecycle,
             self.job_controller,
             self.submissions,
             self.fail_job,
-            self._leave_rows,
-            opened_before,
-            next((fact.data["folder"] for fact in reversed(facts) if fact.kind == "load"), ""),
+            self._rows_unsaved,
+            facts,
         )
         self.interrupts = Interrupts(
             context, lifecycle, self.job_controller, members, self.rows.save_last
@@ -251,7 +247,7 @@ class MasterCore:
             self._go_on(now)
         if not (self.members.returning or self.lifecycle.forming or self.lifecycle.stopping):
             self.rows.step(now)
-            self._take_early(now)
+            self._take_waiting(now)
         if now >= self._stats_at:
             self._stats_at = now + STATS_S
             self._look_around(now)
@@ -270,12 +266,13 @@ class MasterCore:
         self._report_formed()
         self.replication.formed(now)
         self.job_controller.opening.formed(now)
-        self._take_early(now)
+        self._take_waiting(now)
 
-    def _take_early(self, now: float) -> None:
-        """Take the calls that had to wait; `_waits` may put some of them back."""
-        early, self._early, self._waited = self._early, [], True
-        for event in early:
+    def _take_waiting(self, now: float, *, waited: bool = True) -> None:
+        """Take the messages that had to wait; some may have to wait again. `waited`: for rows, or
+        for the cluster."""
+        waiting, self._waiting, self._waited = self._waiting, [], waited
+        for event in waiting:
             self._received(event, now)
         self._waited = False
 
@@ -354,9 +351,7 @@ class MasterCore:
         for member in [m for m in self.members.nodes() if m.missed]:
             self.departures.lose(member, member.missed, now)
         self.job_controller.all_back(now)
-        parked, self._parked = self._parked, []
-        for event in parked:
-            self._received(event, now)
+        self._take_waiting(now, waited=False)
 
     def _go_on_without_job(self, now: float) -> None:
         """Repeat orders that the lost master may not have given to all servers, and end its job.
@@ -435,11 +430,13 @@ class MasterCore:
         else:
             self.fail_job(text, EXIT_INTERRUPTED if code is None else code)
 
-    def _leave_rows(self, text: str) -> bool:
-        """Leave a session whose rows cannot be saved; False: no other master could go on."""
+    def _rows_unsaved(self, text: str) -> None:
+        """End a session whose rows cannot be saved: they stay with the servers for another master,
+        if one can go on."""
         if self.interrupts.may_leave:
             self.interrupts.leave(text, EXIT_FAILED)
-        return self.interrupts.may_leave
+        else:
+            self.lifecycle.fail(text)
 
     def _send_stop(self, broken: bool, text: str) -> None:
         self.job_controller.looks.close()
@@ -498,7 +495,7 @@ class MasterCore:
         message = event.message
         messages.check_speaker(message, self.members.role_of(event.peer))
         if self.members.returning and type(message) not in _BEFORE_THE_JOB:
-            self._parked.append(event)
+            self._waiting.append(event)
             return
         try:
             if event.call is None:
@@ -568,7 +565,7 @@ class MasterCore:
         if member.stay in (Stay.GONE, Stay.SENT_AWAY):
             raise ClusterError(f"{member.name} was sent away")
         if self._waits(message, now):
-            self._early.append(event)
+            self._waiting.append(event)
             return
         take = self._calls.get(type(message))
         if take is None:
@@ -595,7 +592,7 @@ class MasterCore:
     def _rows_are_asked_for(self) -> bool:
         """Whether an earlier call waits for the session's rows: drivers that save or load them in
         close succession must not keep a job from beginning."""
-        return any(isinstance(event.message, _NEEDS_ROWS) for event in self._early)
+        return any(isinstance(event.message, _NEEDS_ROWS) for event in self._waiting)
 
     def _declare(self, member: Member, message: messages.Declare, call: int, now: float) -> None:
         registry = self.members.table_registry
@@ -612,9 +609,9 @@ class MasterCore:
     def _cancel(self, member: Member, message: messages.Cancel, call: int, now: float) -> None:
         """Cancel a driver's job; one that still waits for the rows never begins."""
         self.submissions.cancel(member, message, call, now)
-        for event in [] if message.early else [*self._early]:
+        for event in [] if message.early else [*self._waiting]:
             if isinstance(event.message, messages.Submit) and event.peer == member.peer:
-                self._early.remove(event)
+                self._waiting.remove(event)
                 assert event.call is not None
                 self.out.reply(event.call, ClusterError("the job was cancelled"))
 

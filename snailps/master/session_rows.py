@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import enum
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 from snailps.dataclass import dataclass, replace
@@ -24,10 +24,10 @@ from snailps.errors import EXIT_FAILED, CheckpointError, ClusterError, SnailErro
 from snailps.master.checkpoint_place import Hooks
 from snailps.master.checkpoints import CheckpointController
 from snailps.master.context import Context
+from snailps.master.effects import Fact
 from snailps.master.job.controller import JobController
 from snailps.master.job.present import FailJob
 from snailps.master.job.submissions import Submissions
-from snailps.master.lifecycle import Lifecycle
 from snailps.master.member import Member
 from snailps.master.room_wait import RoomWait
 from snailps.master.services import Opened, Services
@@ -61,21 +61,23 @@ class SessionRows:
         self,
         context: Context,
         services: Services,
-        lifecycle: Lifecycle,
         job_controller: JobController,
         submissions: Submissions,
         fail_job: FailJob,
-        leave: Callable[[str], bool],  # to another master, if one can go on
-        opened_before: bool = False,  # an earlier master restored them: servers have the rows
-        cut_load: str = "",  # folder that an earlier master was lost over, as it loaded rows
+        end_unsaved: Callable[[str], None],  # the last checkpoint cannot be made
+        facts: Sequence[Fact],  # of an earlier master
     ) -> None:
-        self._out, self._services, self._lifecycle = context.out, services, lifecycle
+        self._out, self._services = context.out, services
         self._job_controller, self._submissions = job_controller, submissions
-        self._fail_job, self._leave = fail_job, leave
+        self._fail_job, self._end_unsaved = fail_job, end_unsaved
         self._room = RoomWait(context.settings.master_time_out)  # of the last checkpoint
         # Where drivers only watch they have no rows: nothing is opened here, nor saved.
         self._has_rows, self._job = context.life.drivers_work, context.session
-        self._opened_before, self._cut_load = opened_before, cut_load
+        # An earlier master has opened them: servers have rows that are newer than any checkpoint.
+        self._opened_before = any(fact.kind == "open" for fact in facts)
+        # The folder over which it was lost, as it loaded rows; empty: none.
+        loads = [fact.data["folder"] for fact in facts if fact.kind == "load"]
+        self._cut_load = loads[-1] if loads else ""
         self._state = State.OPENING if self._has_rows else State.OPEN
         hooks = Hooks(
             restored=lambda state, rows, now: self._open(now),
@@ -202,8 +204,8 @@ class SessionRows:
             self._last_begun = False
         elif not why:
             self._then()
-        elif not self._leave(text):
-            self._lifecycle.fail(text)
+        else:
+            self._end_unsaved(text)
 
     # --- what drivers ask for ------------------------------------------------------------------
 

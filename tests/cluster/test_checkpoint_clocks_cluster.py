@@ -11,7 +11,7 @@ from test_ends import Observer
 from test_failures import FAILED
 from with_time import Clock
 
-from snailps.master.checkpoints import LATE_S
+from snailps.master.transfers import LATE_S
 
 pytestmark = pytest.mark.limit(600)  # several clusters a test
 

@@ -20,7 +20,7 @@ from snailps.filtering import kept_scores
 from snailps.filtering.job import FilterJob
 from snailps.filtering.kept_scores import ScoreFolder
 from snailps.filtering.tasks import Task, names_of
-from snailps.master.checkpoints import CheckpointController
+from snailps.master.checkpoints import CheckpointSaver
 from snailps.master.effects import Fact
 from snailps.master.event_log import EventLog
 from snailps.master.job import input as job_input
@@ -134,7 +134,7 @@ def test_settings_of_a_checkpoint_stay_as_they_are_but_for_secrets():
     )  # fmt: skip
     members = SimpleNamespace(table_registry=SimpleNamespace(used=[]))
     saver = SimpleNamespace(_hooks=SimpleNamespace(of_job=True), _members=members)
-    about = CheckpointController.dump_job(saver, job, 0, 0.0)[1]
+    about = CheckpointSaver.dump_job(saver, job, 0, 0.0)[1]
     assert about["settings"] == {"separator": "\x1f", "input": "https://***@h/x?***"}
 
 

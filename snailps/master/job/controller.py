@@ -116,7 +116,7 @@ class JobController:
         )  # fmt: skip
         self.opening = OpeningPhase(
             context, services, members, checkpoints, recovery, present, self.handout, self.survey,
-            self.training, self.expiry, self.ended_jobs,
+            self.expiry, self.ended_jobs,
         )  # fmt: skip
         self._spent_at = 0.0  # when the seconds of work are noted next
 

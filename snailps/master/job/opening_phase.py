@@ -25,7 +25,6 @@ from snailps.master.job.record import JobRecord
 from snailps.master.job.recovery import JobRecovery
 from snailps.master.job.state import JobState
 from snailps.master.job.survey_phase import SurveyPhase
-from snailps.master.job.training_phase import TrainingPhase
 from snailps.master.membership import Membership
 from snailps.master.phases import JobPhase
 from snailps.master.services import Opened, Services
@@ -45,15 +44,13 @@ class OpeningPhase:
         present: PresentJob,
         handout: Handout,
         survey: SurveyPhase,
-        training: TrainingPhase,
         expiry: ExpiryClock,
         ended_jobs: EndedJobs,
     ) -> None:
         self._life, self._out, self._services = context.life, context.out, services
         self._members, self._checkpoints, self.recovery = members, checkpoints, recovery
         self._present, self._handout = present, handout
-        self._survey, self._training, self._expiry = survey, training, expiry
-        self._ended_jobs = ended_jobs
+        self._survey, self._expiry, self._ended_jobs = survey, expiry, ended_jobs
         self.is_formed = False
         self._submitter: int | None = None  # call of the driver, until the job is prepared
 
@@ -127,10 +124,10 @@ class OpeningPhase:
             self._checkpoints.transfers.stop_all()
             self._checkpoints.restorer.restore(now)
             return
-        if job.survey.exists:
-            self._survey.begin(job, now)
-        else:
-            self._training.open(job, now)
+        self._begin_pass(job, now)
+
+    def _begin_pass(self, job: Job, now: float, state: JobState | None = None) -> None:
+        self._survey.begin_first(job, now, state)
         self._handout.start_all()
 
     def _forget_last(self, now: float) -> None:
@@ -165,6 +162,4 @@ class OpeningPhase:
             job.survey.encode(state.summary)
 
     def _kept(self, job: Job, state: JobState, _: None, now: float) -> None:
-        self._training.open(job, now, state)
-        self._expiry.resume(job, now)
-        self._handout.start_all()
+        self._begin_pass(job, now, state)

@@ -19,6 +19,7 @@ from snailps.master.job.ending import end_pass
 from snailps.master.job.job import Job
 from snailps.master.job.present import PresentJob
 from snailps.master.job.record import JobRecord
+from snailps.master.job.state import JobState
 from snailps.master.job.training_phase import TrainingPhase
 from snailps.master.leases.service import LeaseService
 from snailps.master.member import Member
@@ -43,6 +44,14 @@ class SurveyPhase:
         self._calls: list[int] = []  # of workers that wait for the summary
         self.loading = ExportProgress()
         """Of reading first rows from a file."""
+
+    def begin_first(self, job: Job, now: float, state: JobState | None = None) -> None:
+        """Begin the first pass of a job: the survey, where its class has one and no checkpoint's
+        `state` has the summary, else the training."""
+        if job.survey.exists and state is None:
+            self.begin(job, now)
+        else:
+            self._training.open(job, now, state)
 
     def begin(self, job: Job, now: float) -> None:
         self._out.note("survey", {})

@@ -94,6 +94,7 @@ class TrainingPhase:
             self._out.say(text, logging.WARNING, reported=True)
         if job.schedule.clocks is not None:
             self.set_clock(job, state.clock if state is not None else 0, now)
+        self._expiry.resume(job, now)  # from the ticks of a state
 
     def begin(
         self,
