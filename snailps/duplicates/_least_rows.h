@@ -79,8 +79,9 @@ static int64_t snail_choose(const snail_least_rows *table, const uint64_t *keys,
         uint64_t hashes[SNAIL_AHEAD], *lines[SNAIL_AHEAD];
         for (int64_t i = 0; i < many; i++) {
             hashes[i] = snail_mix(keys[at + i]);
+            if (!again) continue;
             lines[i] = snail_line_of(table, table->again, table->again_lines, hashes[i]);
-            if (again) __builtin_prefetch(lines[i]);
+            __builtin_prefetch(lines[i]);
         }
         for (int64_t i = 0; i < many; i++) {
             chosen->hashes[used] = hashes[i];
