@@ -5,9 +5,9 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,7 +15,7 @@ import typer
 
 from snailps.cli.figures import counted, short_seconds_text
 from snailps.cli.options import ColumnOption
-from snailps.cli.printing import live_line, print_json
+from snailps.cli.printing import is_live, live_line, print_json
 from snailps.cli.signals import exits_by_signals
 from snailps.errors import ConfigError
 
@@ -185,6 +185,8 @@ def command(
     if bad_lines := done.get("bad_lines"):  # a manifest of an earlier version has none
         lines = counted(bad_lines, "malformed line was", "malformed lines were")
         typer.echo(f"  {lines} left out")
+    if met := done.get("benchmarks"):
+        typer.echo(f"  {met['met']:,} of {met['lines']:,} lines of benchmarks were met")
     if keep_scores:
         for name, count in done["scored"].items():
             typer.echo(
@@ -195,7 +197,8 @@ def command(
 
 
 def _say_what_is_finished(job: FilterJob) -> None:
-    job.says = partial(typer.echo, err=True)
+    clear = "\r\033[K" if is_live(sys.stderr) else ""  # of the live line
+    job.says = lambda words: typer.echo(clear + words, err=True)
     finished, files = len(job.tasks) - len(job.left), len(job.tasks)
     if finished:
         words = "continuing with the others" if job.left else "nothing is left to do"

@@ -35,7 +35,7 @@ class BenchmarkLine(NamedTuple):
 class Benchmarks:
     """The lines of some files, in memory; threads may share it.
 
-    ConfigError: the files have no text.  DataError: one cannot be read.
+    ConfigError: the files have no text, or only short ones.  DataError: one cannot be read.
     """
 
     def __init__(self, paths: Sequence[str]) -> None:
@@ -47,6 +47,11 @@ class Benchmarks:
         data = [text.encode("utf-8", "surrogatepass") for text in texts]
         begins = np.cumsum([0, *map(len, data)], dtype=np.int64)
         self._windows = BenchmarkWindows(b"".join(data), begins)
+        if self._windows.short == len(texts):
+            raise ConfigError(
+                f"benchmarks: none of {len(texts):,} lines in {', '.join(paths)} has "
+                f"{self._windows.shortest} words or more, and shorter ones are not searched for"
+            )
 
     def search(self, texts: object) -> tuple[NDArray[np.float32], dict[str, int]]:
         """Share of each text's words in windows of lines; texts that have one, by line."""
@@ -63,7 +68,7 @@ class Benchmarks:
         """What `_manifest.json` says: the lines that were met, those in the most texts first."""
         most = sorted(hits.items(), key=lambda item: (-item[1], int(item[0])))
         return {
-            "lines": len(self.lines), "met": len(most),
+            "lines": len(self.lines), "short": self._windows.short, "met": len(most),
             "hits": [
                 {**self.lines[int(line)]._asdict(), "texts": count,
                  "text": self.lines[int(line)].text[:SHOWN_LETTERS]}

@@ -228,7 +228,10 @@ class CopySearch:
             return {"file": file, "row": row}
 
         def pair(page: int) -> dict[str, Any]:
-            shares = {"contained": float(done.contained[page]), "near": float(done.near[page])}
+            shares = {
+                name: round(float(values[page]), 6)
+                for name, values in (("contained", done.contained), ("near", done.near))
+            }
             return {"removed": place(page), "kept": place(int(done.of[page]))} | shares
 
         covers = done.covers()

@@ -105,7 +105,7 @@ def _copies(copies: Mapping[str, Any], texts: Mapping[str, str]) -> Iterator[str
     for pair in copies["pairs"]:
         removed, kept = pair["removed"], pair["kept"]
         names = (f"{side['file']}:{side['row']}" for side in (removed, kept))
-        sides = _side_by_side(*(texts.get(name, "") for name in names))
+        sides = side_by_side(*(texts.get(name, "") for name in names))
         yield f"<p>contained {pair['contained']:.4g}, near {pair['near']:.4g}</p>"
         yield "<table class=pairs><tr>"
         for words, side in (("goes", removed), ("stays", kept)):
@@ -117,12 +117,16 @@ def _place(place: Mapping[str, Any]) -> str:
     return f"{escape(place['file'])}, row {place['row']:,}"
 
 
-def _side_by_side(removed: str, kept: str) -> tuple[str, str]:
-    """Two texts as HTML: words that differ are marked, long parts that are alike are cut."""
+def side_by_side(removed: str, kept: str) -> tuple[str, str]:
+    """Two texts as HTML: words that differ are marked, long parts that are alike are cut.
+
+    `SequenceMatcher` passes over words that are frequent: else a text of few different words, often
+    repeated, would take hours.
+    """
     words = removed.split()[:WORDS_COMPARED], kept.split()[:WORDS_COMPARED]
     bare = [[word.lower().strip(".,;:!?()\"'") for word in side] for side in words]
     sides: tuple[list[str], list[str]] = [], []
-    for kind, *spans in SequenceMatcher(None, bare[0], bare[1], False).get_opcodes():
+    for kind, *spans in SequenceMatcher(None, bare[0], bare[1]).get_opcodes():
         for side, shown, (begin, end) in zip(words, sides, (spans[:2], spans[2:]), strict=True):
             part = side[begin:end]
             if kind != "equal" and part:

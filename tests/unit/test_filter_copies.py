@@ -18,11 +18,12 @@ import pytest
 from near_copies import anchors_by_keys, corpus, covers_of
 
 import snailps
+from snailps.cli.filter import command
 from snailps.data.formats.table import TableFile
 from snailps.duplicates import search
 from snailps.duplicates._pages import PageKeys
 from snailps.errors import ConfigError, DataError
-from snailps.filtering import copies, job
+from snailps.filtering import copies, job, report
 from snailps.filtering.copies import CopySearch
 from snailps.vectors.fasttext_bin import BinHeader, write_bin
 from snailps.vectors.label_prediction import LabelModel
@@ -177,6 +178,7 @@ def whole(tmp_path_factory):
     texts, _ = corpus(5, pages=20)
     put(folder / "in", texts, "jsonl")
     keep(folder / "in", folder / "out", add=["dup.of"], threads=1)
+    (folder / "short.txt").write_text("too few words\nalso here\n")
     return folder
 
 
@@ -372,7 +374,7 @@ def test_benchmarks_are_any_text_of_a_row(tmp_path, form):
     shares = [row["bench.overlap"] for row in read(tmp_path / "all", "jsonl")]
     assert shares == pytest.approx([0, 15 / 20, 0, 8 / 12, 0, 0])
     found = done["benchmarks"]
-    assert (found["lines"], found["met"]) == (3, 2)
+    assert (found["lines"], found["short"], found["met"]) == (3, 1, 2)
     assert [(hit["text"], hit["texts"]) for hit in found["hits"]] == [(x, 1) for x in lines[:2]]
     assert "<td class=t>what is the capital" in (tmp_path / "out" / "_report.html").read_text()
     if form != "parquet":
@@ -500,6 +502,10 @@ class InProcess:
         ({"add": ["n=dup.of"]}, "--add n: .* has that name"),
         ({"benchmarks": "{whole}/none.txt", "keep": "bench.overlap < 1"}, "none.txt"),
         ({"benchmarks": ""}, "benchmarks: expected a path"),
+        (
+            {"benchmarks": "{whole}/short.txt", "keep": "bench.overlap < 1"},
+            "of 2 lines .* has 8",
+        ),
         ({"scratch": 3}, "scratch: expected a path"),
     ],
 )
@@ -558,3 +564,20 @@ def test_no_row_takes_part(tmp_path):
     put(tmp_path / "in", ["a b", "a b"], "jsonl", files=1)
     done = keep(tmp_path / "in", tmp_path / "out", f"n > 5 and {KEEP}", add=["dup.of"])
     assert (done["kept"], done["copies"]["compared"]) == (0, 0)
+
+
+def test_command_says_what_came_of_it(whole, tmp_path, capsys):
+    command(
+        [str(whole / "in")], [], f"{KEEP} and bench.overlap < .5", tmp_path / "out",
+        column="text", benchmarks=[str(whole / "in" / "0.jsonl")],
+    )  # fmt: skip
+    said = capsys.readouterr()
+    done = json.loads((tmp_path / "out" / "_manifest.json").read_text())
+    assert f"{done['benchmarks']['met']} of 16 lines of benchmarks were met" in said.out
+    assert "texts, about" in said.err
+
+
+def test_report_of_repeated_words_is_made_at_once():
+    """Comparing 1,500 words of two with all of 1,500 others would take hours."""
+    sides = report.side_by_side("a b " * 2000, "a a b " * 2000)
+    assert "a" in sides[0]
