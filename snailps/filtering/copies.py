@@ -342,7 +342,7 @@ def _texts_of(
     """Texts of some rows of a task (ascending, from 0), a batch of the file at a time."""
     with ExitStack() as stack:
         source, begin = stack.enter_context(open_task(task)), 0
-        for batch in source.batches():
+        for batch in source.batches(columns=()):
             end = int(np.searchsorted(rows, batch.first - 1 + batch.rows))
             if end > begin:
                 yield batches_of(batch.texts(rows[begin:end] - (batch.first - 1)))

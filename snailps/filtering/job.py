@@ -351,7 +351,7 @@ class FilterJob:
                         stored = None
                         if self.scores is not None:
                             stored = opened.enter_context(self.scores.of(task))
-                        for batch in source.batches():
+                        for batch in source.batches(work.columns):
                             # A mapped model that is overwritten changes while it is read: checked
                             # before each batch, so that no output mixes two models.
                             self.refuse_other_models()
@@ -517,7 +517,12 @@ class _ScoredBatch(NamedTuple):
 
 
 class _Pass(Protocol):
-    """What one reading of the tasks makes of each: decisions, and a file."""
+    """What one reading of the tasks makes of each: decisions, and a file.
+
+    `columns`: the only ones that it reads beside the texts; None: all.
+    """
+
+    columns: Sequence[str] | None
 
     def decide(
         self, task: Task, batch: TextRows, scores: Mapping[str, ModelScores]
@@ -537,6 +542,9 @@ class _KeyPass:
 
     def __init__(self, job: FilterJob, search: CopySearch) -> None:
         self._judge, self._search, self.path_of = job.judge, search, search.path_of
+        # Stored scores are those of batches, which have to be the last reading's.
+        keeps_batches = bool(job.command.models)
+        self.columns: Sequence[str] | None = None if keeps_batches else job.judge.condition.columns
 
     def decide(
         self, task: Task, batch: TextRows, scores: Mapping[str, ModelScores]
@@ -553,6 +561,8 @@ class _KeyPass:
 
 class _WritingPass:
     """The reading that writes the outputs."""
+
+    columns: Sequence[str] | None = None
 
     def __init__(self, job: FilterJob, copies: FoundCopies | None) -> None:
         self._judge, self._results, self._copies = job.judge, job.results, copies

@@ -103,10 +103,16 @@ class OpenTask:
     def __exit__(self, *_: object) -> None:
         self._table.close()
 
-    def batches(self) -> Iterator[TextRows]:
-        first = 1
+    def batches(self, columns: Sequence[str] | None = None) -> Iterator[TextRows]:
+        """All rows.  `columns`: the only ones that are read beside the texts; the batches have
+        other sizes then."""
+        first, names = 1, None
+        if columns is not None and self._table.is_typed:
+            asked = (self._columns.text_column, *columns)
+            paths = [_path_of(name, self._table.own_names) for name in asked]
+            names = list(dict.fromkeys(path[0] for path in paths if path is not None))
         with table_errors(self.task.path):
-            for batch in self._table.rows(part=self.task.groups):
+            for batch in self._table.rows(names or None, self.task.groups):
                 yield TextRows(self._columns, batch, first)
                 first += batch.rows
 

@@ -19,6 +19,7 @@ from near_copies import anchors_by_keys, corpus, covers_of
 
 import snailps
 from snailps.cli.filter import command
+from snailps.data.formats.parquet import ParquetFile
 from snailps.data.formats.table import TableFile
 from snailps.duplicates import search
 from snailps.duplicates._pages import PageKeys
@@ -258,6 +259,29 @@ def test_file_that_changes_between_the_readings_is_refused(whole, tmp_path, monk
     keep(tmp_path / "in", tmp_path / "out", overwrite=phase == "writing")
     keep(tmp_path / "in", tmp_path / "anew")
     assert bytes_of(tmp_path / "out") == bytes_of(tmp_path / "anew")
+
+
+def test_readings_before_the_last_one_read_what_they_need(tmp_path, monkeypatch):
+    """Not the other columns, which may be large; a field of a struct is read with the struct."""
+    rows = [
+        {"doc": {"text": f"{PAGE} {at}"}, "n": at, "x": {"y": 1}, "large": b"x"} for at in range(8)
+    ]
+    (tmp_path / "in").mkdir()
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "in" / "a.parquet")
+    asked, real = [], ParquetFile.rows
+
+    def spy(self, names=None, part=None):
+        asked.append(names)
+        return real(self, names, part)
+
+    monkeypatch.setattr(ParquetFile, "rows", spy)
+    done = snailps.filter(
+        tmp_path / "in", output=tmp_path / "out", column="doc.text",
+        keep="not dup.near >= .9 and n > 0 and x.y == 1",
+    )  # fmt: skip
+    assert asked == [["doc", "n", "x"], ["doc"], None]
+    assert (done["rows"], done["kept"]) == (8, 1)  # 38 of 40 3-grams in common
+    assert [row["n"] for row in read(tmp_path / "out", "parquet")] == [1]
 
 
 def test_parts_of_a_large_file_are_counted_as_one(tmp_path, monkeypatch):
