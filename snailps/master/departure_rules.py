@@ -37,7 +37,7 @@ class Ends(enum.Enum):
 
 
 class Outcome(enum.Enum):
-    IGNORED = "ignored"  # nothing: its end was dealt with before
+    IGNORED = "ignored"  # nothing: its end was handled before
     NOTED = "noted"  # nothing else: the cluster ends, and needs no more of it
     MISSED = "missed"  # what it had is in the reports of the others: judged when all are back
     STILL_MISSED = "still missed"  # the same: heartbeats may come and go, though it does not
