@@ -194,17 +194,15 @@ class CheckpointPlace:
         }
 
     def advice(self) -> str:
-        """From which checkpoint a failed job can resume, in words for users; empty without
-        checkpoints."""
+        """From which checkpoint a failed job or session can resume, in words for users; empty
+        without checkpoints."""
         if not self.path:
             return ""
         if self.newest_good is None:
             return "No checkpoint was complete yet"
         number, share = self.newest_good
-        return (
-            f"The same command goes on from checkpoint {number}, {share:.0%} of the training, in "
-            f"{self.path}"
-        )
+        what = self.record.describe_share(share)
+        return f"The same command goes on from checkpoint {number}, {what}, in {self.path}"
 
     def advice_to_export(self) -> str:
         """How to export again after a failed export, in words for users."""

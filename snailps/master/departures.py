@@ -379,8 +379,9 @@ class Departures:
 
     def rows_lost(self, text: str) -> None:
         """End the cluster because rows are lost; the verdict says where a new run continues."""
-        advice = self._job_controller.checkpoints.place.advice()
-        self._lifecycle.fail(f"{text}. {advice or _NO_CHECKPOINTS}")
+        places = self._session_rows.checkpoints.place, self._job_controller.checkpoints.place
+        advice = next(filter(None, (place.advice() for place in places)), _NO_CHECKPOINTS)
+        self._lifecycle.fail(f"{text}. {advice}")
 
     # --- notes of members ----------------------------------------------------------------------
 

@@ -621,6 +621,20 @@ def test_session_begins_with_the_newest_checkpoint_and_declarations_wait_for_it(
     assert [fact.kind for fact in world.facts()].count("open") == 1
 
 
+def test_session_that_loses_its_rows_says_from_which_checkpoint_it_goes_on():
+    found = candidate()
+    found.manifest.job["worker_class"] = "session"
+    world = with_own(Folder([found]))
+    world.tick(times=4)
+    world.note(1, m.Loaded(3, 7))
+    world.tick(times=4)
+    world.handle(gone(1))
+    world.tick(times=4)
+    assert world.core.lifecycle.verdict.endswith(
+        "The same command goes on from checkpoint 3, the tables of the session, in own"
+    )
+
+
 def test_servers_make_a_table_once_the_journal_has_it_on_disk():
     """Else they take pushes to a table that the master after a power cut does not know."""
     world, driver = formed()
