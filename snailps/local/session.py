@@ -730,7 +730,8 @@ class Cluster:
         )
 
     def _wait_until_idle(self, until: float) -> None:
-        """Wait until all workers of a failed job have restarted; an error if none is ready."""
+        """Wait until all workers of a failed job have restarted, and all members are back with a
+        master that takes over; an error if no worker is ready then."""
         begun = awake_s()
         for status in self._watch(until):
             workers = [node for node in status["nodes"] if node["role"] == "worker"]
@@ -738,7 +739,7 @@ class Cluster:
             is_ready = any(node["state"] == "ready" for node in workers)
             if status["phase"] == "idle" and is_ready and not coming:
                 return
-            if status["phase"] not in ("idle", "stopping"):
+            if status["phase"] not in ("idle", "stopping", "forming", "restoring"):
                 raise ClusterError(
                     f"the cluster runs another job ({status['phase']}, {status['progress']:.0%}): "
                     "wait until status()['phase'] is 'idle'"

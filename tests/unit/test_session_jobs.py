@@ -191,6 +191,14 @@ def test_job_waits_for_workers_that_begin_anew(monkeypatch):
         Cluster(None, Driver([status(coming=1)])).train("nowhere:Model")
 
 
+def test_job_waits_until_a_master_that_takes_over_has_all_members_back():
+    driver = Driver([status("forming", nodes=()), status("restoring"), status()], {1: left()})
+    Cluster(None, driver).train("nowhere:Model")
+    assert driver.told[:4] == ["status"] * 3 + ["submit"]
+    with pytest.raises(ClusterError, match=r"runs another job \(training, 50%\)"):
+        Cluster(None, Driver([status("training")])).train("nowhere:Model")
+
+
 def test_job_without_a_worker_says_who_is_not_ready():
     driver = Driver([status(nodes=[{**READY, "state": "connecting"}])])
     with pytest.raises(ClusterError, match=r"no worker that is ready.*worker 3 is connecting"):
