@@ -28,8 +28,6 @@ WORDS = 600
 PEERS = ("rensa", "datasketch", "dupekit")
 LINES = 3600
 """Lines of 5 to 60 words, as a benchmark, of text that the pages do not have."""
-TABLE_BATCH = 10_000
-"""Pages whose keys the table gets at a time."""
 AGAIN = 0.15
 """Share of a page's keys that are drawn from all pages' keys: twice as many come again."""
 
@@ -41,6 +39,7 @@ def arguments() -> argparse.Namespace:
     add("--corpus", type=Path, help="default: the one in SNAILPS_DATA")
     add("--pages", type=int, default=400, help="of 600 words")
     add("--table-pages", type=int, default=1_000_000, help="whose keys the table gets")
+    add("--table-batch", type=int, default=10_000, help="pages whose keys it gets in a call")
     add("--peers", default=",".join(PEERS), help="'' for none")
     add("--peers-python", help="a Python that has the peers, instead of .bench-venv-duplicates")
     add("--rounds", type=int, default=3, help="of all systems, interleaved")
@@ -78,14 +77,14 @@ def stages(pages: list[bytes], lines: list[bytes]) -> dict:
     }
 
 
-def table_stages(pages: int) -> dict[str, float]:
+def table_stages(pages: int, at_once: int) -> dict[str, float]:
     """Microseconds a page of the table's three passes, of invented keys."""
     table, count, spent = KeyTable(pages * 24), pages * 24, {}
     for name in ("note", "push", "pull"):
         spent[name] = 0.0
-        for begin in range(0, count, TABLE_BATCH * 24):
+        for begin in range(0, count, at_once * 24):
             rng = np.random.default_rng(begin)
-            keys = np.arange(begin, min(begin + TABLE_BATCH * 24, count), dtype=np.uint64)
+            keys = np.arange(begin, min(begin + at_once * 24, count), dtype=np.uint64)
             again = rng.random(len(keys)) < AGAIN
             keys[again] = rng.integers(0, count, again.sum())
             values = keys // np.uint64(24)
@@ -131,7 +130,7 @@ def main() -> None:
                     call()
                     now = (time.process_time() - began) / len(pages) * 1e6
                     spent[stage] = min(now, spent.get(stage, now))
-            spent |= table_stages(args.table_pages)
+            spent |= table_stages(args.table_pages, args.table_batch)
             for peer in args.peers:
                 spent |= run_peer(python, peer, file, max(1, args.runs // 3))
             for stage, now in spent.items():
