@@ -65,9 +65,9 @@ Servers and drivers stay `IDLE`. In `COUNTING`, `TRAINING` and `FINISHED` a work
 A worker that is `GIVEN_UP` gets none until it reports the end of its part (`caught_up`).
 """,
     Step: """\
-`replication/placement.py` alone writes a `Shard`, its copies, and the move that is wanted
-(`Shard.move`). `replication/actions.py` takes the steps; [moving shards](moving-shards.md) says
-what happens in each.
+`replication/placement.py` alone writes a `PlacedShard`, its copies, and the move that is wanted
+(`PlacedShard.move`). `replication/actions.py` takes the steps; [moving shards](moving-shards.md)
+says what happens in each.
 """,
 }
 

@@ -342,7 +342,9 @@ class MasterCore:
         here = [m for m in self.members.joined("worker") if m.stay in (Stay.HERE, Stay.LEAVING)]
         for member in here:
             if member.resume_state:  # for all workers, before anything that one of them has done
-                self.out.fence(member.peer, partial(self.job_controller.leases.learn_cuts, member))
+                self.out.contain(
+                    member.peer, partial(self.job_controller.leases.learn_cuts, member)
+                )
         for member in here:
             if member.resume_state:
                 self._come_back(member, now)

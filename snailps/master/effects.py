@@ -2,9 +2,10 @@
 
     parts of the core -> Outbox -> list of Effect -> performer.py performs them, in sequence
 
-The sequence is a promise: a `Note` is with the kernel before a `Send` after it leaves. So no peer
-knows more than a master that takes over after the death of the process. After a power cut one may:
-the journal then lacks the last 0.2 s or so (`journal.SYNC_S`), which nodes report again. No I/O.
+The sequence is a promise: a `Journaled` is with the kernel before a `Send` after it leaves. So no
+peer knows more than a master that takes over after the death of the process. After a power cut one
+may: the journal then lacks the last 0.2 s or so (`journal.SYNC_S`), which nodes report again. No
+I/O.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from snailps.transport import messages
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """An entry of the journal; `data` are the values of `Outbox.note` as JSON returns them."""
+    """An entry of the journal; `data` are the values of `Outbox.journal` as JSON returns them."""
 
     kind: str
     data: dict[str, Any]
@@ -89,7 +90,7 @@ class Forget(Effect):
 
 
 @dataclass(frozen=True, slots=True)
-class Note(Effect):
+class Journaled(Effect):
     """A fact for the journal, with the kernel before any later effect."""
 
     kind: str
@@ -190,7 +191,7 @@ class Outbox(EffectQueue):
     def close(self, peer: int) -> None:
         self._effects.append(Close(peer))
 
-    def fence(self, peer: int, do: Callable[[], None]) -> None:
+    def contain(self, peer: int, do: Callable[[], None]) -> None:
         """Do what a peer asked for; an error breaks this peer only."""
         try:
             do()
@@ -203,7 +204,7 @@ class Outbox(EffectQueue):
         if isinstance(answer, ConnectionLost):
             on_answer(answer, now)  # no data of a peer: an error here is a defect of ours
         else:
-            self.fence(peer, partial(on_answer, answer, now))
+            self.contain(peer, partial(on_answer, answer, now))
 
     def say(self, text: str, level: int = logging.INFO, *, reported: bool = False) -> None:
         """Log a line after all facts noted so far."""
@@ -212,6 +213,7 @@ class Outbox(EffectQueue):
     def happened(self, kind: EventKind, who: str, text: str) -> None:
         self._effects.append(StatusEvent(kind, who, text))
 
-    def note(self, kind: str, data: dict[str, Any]) -> None:
+    def journal(self, kind: str, data: dict[str, Any]) -> None:
+        """Have a fact in the journal before any later effect; `kind` and `data` are its format."""
         if self.noted and (self._life.job_goes_on or kind in OF_SESSION):
-            self._effects.append(Note(kind, data))
+            self._effects.append(Journaled(kind, data))

@@ -71,7 +71,7 @@ class Lifecycle:
         self.code, self.verdict, self.stopped_at = code, text, self.now
         # Noted before any member hears of it: a master that took over in between would resume a
         # run whose members are ending.
-        self._out.note("stopped", {"code": code, "text": text})
+        self._out.journal("stopped", {"code": code, "text": text})
         self.go(ClusterPhase.STOPPING)
         self._on_stop(broken, text)
 

@@ -259,7 +259,7 @@ class Membership:
         watches holds nothing."""
         if member.role != "driver" or self._life.drivers_work:
             kind = "driver" if member.role == "driver" else "member"
-            self.out.note(kind, self._noted(member))
+            self.out.journal(kind, self._noted(member))
 
     @staticmethod
     def _noted(member: Member) -> dict[str, Any]:
@@ -316,9 +316,9 @@ class Membership:
             self.left.append(member)
             self.gone_nodes[member.number] = lost
             gone = {"number": member.number, "lost": lost, "figures": member.figures}
-            self.out.note("gone", gone)
+            self.out.journal("gone", gone)
         elif self._life.drivers_work:
-            self.out.note("drivers_gone", {"spans": [[member.number, member.number]]})
+            self.out.journal("drivers_gone", {"spans": [[member.number, member.number]]})
 
     # --- the journal -----------------------------------------------------------------------
 
@@ -332,7 +332,7 @@ class Membership:
     def note_shards(self, changes: dict[str, Any]) -> None:
         """Note where the shards are now: all, or what changed."""
         self.shards = with_changes(self.shards, changes)
-        self.out.note("shards", changes)
+        self.out.journal("shards", changes)
 
     def shard_facts(self) -> list[Fact]:
         """Where the shards are, in one fact that replaces all that were noted."""
@@ -343,7 +343,7 @@ class Membership:
     def take(self, route: Route) -> None:
         """Take a new route; `send_route` sends it."""
         self.route, self.epoch = route, max(self.epoch, route.epoch)
-        self.out.note("route", {"route": route.to_dict()})
+        self.out.journal("route", {"route": route.to_dict()})
         self.out.put(Rerouted(route))
 
     def withdraw_route(self) -> None:

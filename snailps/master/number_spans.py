@@ -63,7 +63,7 @@ class NodeNumbers:
         """A number for a node, which is its incarnation, too; never given twice in a run."""
         self._next += 1
         if self._next > self._kept - NUMBERS_AHEAD // 2:
-            self._out.note(*self.keep())
+            self._out.journal(*self.keep())
         return self._next - 1
 
     def reserve(self, count: int) -> range:
@@ -71,7 +71,7 @@ class NodeNumbers:
         first = self._next_reader
         self._next_reader += count
         if self._next_reader > self._readers_kept - NUMBERS_AHEAD // 2:
-            self._out.note(*self.keep())
+            self._out.journal(*self.keep())
         return range(first, self._next_reader)
 
     def keep(self) -> tuple[str, dict[str, Any]]:

@@ -35,7 +35,7 @@ class PeerSender(Protocol):
         self, peer: Peer, message: messages.Message, on_answer: Callable[[Answer], None]
     ) -> None: ...
 
-    def fence(self, peer: Peer, do: Callable[[], None]) -> None: ...
+    def contain(self, peer: Peer, do: Callable[[], None]) -> None: ...
 
     def close_peer(self, peer: Peer) -> None: ...
 
@@ -163,7 +163,7 @@ class Performer:
     def _break(self, effect: effects.Broken) -> None:
         peer = self._peers.get(effect.peer)
         if peer is not None:
-            self._server.fence(peer, partial(_raise, effect.error))
+            self._server.contain(peer, partial(_raise, effect.error))
 
     def _report_status(self, effect: effects.ReportStatus) -> None:
         report = messages.Report({**self._status()})

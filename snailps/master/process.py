@@ -581,7 +581,7 @@ class Master:
     def _effect_table(self) -> Mapping[type[Any], Callable[[Any], None]]:
         return {
             effects.Forget: lambda effect: self._heartbeats.remove(effect.member),
-            effects.Note: lambda effect: self._journal.note(effect.kind, effect.data),
+            effects.Journaled: lambda effect: self._journal.note(effect.kind, effect.data),
             effects.Compact: lambda effect: self._journal.compact(effect.snapshot),
             Work: self._tasks.begin,
             effects.Rerouted: lambda effect: self._reader.follow(effect.route),

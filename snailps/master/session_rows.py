@@ -142,7 +142,7 @@ class SessionRows:
     def _open(self, now: float) -> None:
         """Servers have the rows of the checkpoint, or there is none."""
         self._state = State.OPEN
-        self._out.note("open", {})
+        self._out.journal("open", {})
         if self._cut_load:  # its driver may be lost, too, and tables have a part of their rows
             self._load(0, self._cut_load)
 
@@ -238,7 +238,7 @@ class SessionRows:
             request.path = done.result.candidates[0].path
             self._pushes = -1  # whether it succeeds or not, rows change
             request.loads = True
-            self._out.note("load", {"folder": request.folder})
+            self._out.journal("load", {"folder": request.folder})
             request.controller.restorer.restore(now)
 
     def _take(self, call: int, folder: str) -> _Request:
@@ -287,7 +287,7 @@ class SessionRows:
         request, self._request = self._request, None
         assert request is not None
         if request.loads or not request.call:
-            self._out.note("load", {"folder": ""})
+            self._out.journal("load", {"folder": ""})
         if request.call:
             self._out.reply(request.call, answer)
         else:

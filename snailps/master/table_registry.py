@@ -130,7 +130,7 @@ class TableRegistry:
     def _drop(self, numbers: Iterable[int], refused: str, now: float) -> None:
         """Note that these tables are gone, and have servers drop them."""
         if gone := sorted(numbers):
-            self._out.note("drop", {"numbers": gone})
+            self._out.journal("drop", {"numbers": gone})
             order = messages.DropTables(gone)
             Broadcast(
                 self._out, self._servers(), order, self._dropped, now, loss="drop", refused=refused
@@ -278,7 +278,7 @@ class TableRegistry:
         """Note a table, or that it is another's now."""
         number, table = self.tables[name]
         fact = {"number": number, "table": table.to_dict(), "of_job": name in self._of_job}
-        self._out.note("table", fact)
+        self._out.journal("table", fact)
 
     def _order_when_noted(self, numbers: list[int], now: float) -> None:
         """Have every server make these tables, once the journal has them on disk. Servers must not

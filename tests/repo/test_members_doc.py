@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from snailps.master.member import Member, Reports
-from snailps.master.replication.placement import Copy, Placement, Server, Shard
+from snailps.master.replication.placement import Copy, PlacedShard, Placement, Server
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "design" / "members.md"
@@ -15,7 +15,7 @@ page = runpy.run_path(str(ROOT / "tools" / "members_page.py"))["page"]
 MEMBERS = {"member", "worker", "server", "driver", "newcomer", "other", "reports", "m"}
 """Names that a member, or what it has reported, goes by."""
 FIELDS = dict.fromkeys(MEMBERS, (*Member.__slots__, *Reports.__slots__))
-PLACED = {*Shard.__slots__, *Copy.__slots__, *Server.__slots__, *Placement.__slots__}
+PLACED = {*PlacedShard.__slots__, *Copy.__slots__, *Server.__slots__, *Placement.__slots__}
 CHANGES = {"add", "append", "clear", "discard", "pop", "remove", "update"}
 """Methods that change a set, a list or a dict."""
 

@@ -266,7 +266,7 @@ class Life(Cluster):
             caller = self._callers[effect.call]
             peer = caller.process.name if caller.is_open else "a peer that is gone"
             return f"answers {peer}: {brief(effect.answer)}"
-        if isinstance(effect, effects.Note):
+        if isinstance(effect, effects.Journaled):
             return f"notes {effect.kind} {values_of(effect.data)}".rstrip()
         if isinstance(effect, effects.Say):
             return f"logs: {effect.text}"

@@ -286,7 +286,7 @@ class Master(Process):
         )
         self.report = StatusReport(
             self.core,
-            lambda kind, data: self._note(effects.Note(kind, data)),
+            lambda kind, data: self._note(effects.Journaled(kind, data)),
             wall_s=wall_s,
             facts=past.facts if past is not None else (),
             address="master:7000",
@@ -489,7 +489,7 @@ class Master(Process):
         """How effects that are for no peer are performed."""
         return {
             effects.Forget: self._forget_heart,
-            effects.Note: self._note,
+            effects.Journaled: self._note,
             effects.Compact: self._compact,
             Work: self._work,
             effects.Rerouted: self._rerouted,
@@ -617,7 +617,7 @@ class _Door:
     def close_peer(self, peer):
         peer.close()
 
-    def fence(self, peer, work):
+    def contain(self, peer, work):
         """Ends a peer whose message cannot be handled, which fails the run at its end."""
         try:
             work()

@@ -45,7 +45,7 @@ class TestOutbox(Outbox):
     def send(self, peer, message):
         self.sent.append((peer, message))
 
-    def note(self, kind, data):
+    def journal(self, kind, data):
         self.facts.append((kind, data))
 
     def work(self, run, then, lane=""):

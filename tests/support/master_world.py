@@ -99,7 +99,7 @@ class World:
 
     def keep(self, kind, data):
         """Notes a fact of the status report."""
-        self.effects.append(effects.Note(kind, data))
+        self.effects.append(effects.Journaled(kind, data))
 
     def status(self):
         return self.report.status(self.now)
@@ -189,7 +189,7 @@ class World:
         return [message for message in messages if isinstance(message, kind)]
 
     def facts(self):
-        return [Fact(e.kind, e.data) for e in self.effects if isinstance(e, effects.Note)]
+        return [Fact(e.kind, e.data) for e in self.effects if isinstance(e, effects.Journaled)]
 
     def trains(self, peer):
         """Has a worker train a block; False if it gets none now."""

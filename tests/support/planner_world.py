@@ -9,7 +9,7 @@ import json
 
 from snailps.master.effects import Rerouted, Say, StatusEvent
 from snailps.master.replication.effects import Emptied, Expelled, RowsLost, Stuck
-from snailps.master.replication.pending_orders import Order
+from snailps.master.replication.pending_orders import PlannerOrder
 from snailps.master.replication.placement import COPIES_MAX, Placement
 from snailps.master.replication.placement_record import with_changes
 from snailps.master.replication.planner import ReplicationPlanner
@@ -60,7 +60,7 @@ class World:
             assert self.kept == self.plan.snapshot()
             assert_counted(self.plan.placement)
         for effect in self.plan.effects():
-            if isinstance(effect, Order):
+            if isinstance(effect, PlannerOrder):
                 told = effect.server, effect.message
                 assert effect.server in self.plan.placement.servers, (
                     f"told to one who is gone: {told}"

@@ -335,8 +335,8 @@ class Side:
             self.journal.take()
             self.journal.begin([FIRST])
             self.journal.keep_base(pack(JobRecord(self.job).base()))
-            self.out.note = self.journal.note
-            self.out.note(TRAIN.kind, TRAIN.data)
+            self.out.journal = self.journal.note
+            self.out.journal(TRAIN.kind, TRAIN.data)
             self.controller.training.begin(self.job, NODES[:3], None, NOW)
         else:
             self.controller.opening.recovery.go_on(self.job, NOW)

@@ -290,7 +290,7 @@ class World:
         self.restored = self.path
         self.hooks.restored(None, 5, now)
 
-    def note(self, kind, data):
+    def journal(self, kind, data):
         self.noted.append((kind, data["test"]["epoch"], data["kept"]))
 
     def happened(self, *given):

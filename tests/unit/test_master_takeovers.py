@@ -25,7 +25,7 @@ def test_status_of_a_master_that_takes_over_has_what_the_first_noted_and_who_cam
 def comes_back(before, job, **state):
     """The master that takes over from `before`, with all members back; worker 2 says this."""
     world = takes_over(before, job)
-    world.effects[:0] = [e for e in before.effects if isinstance(e, effects.Note)]
+    world.effects[:0] = [e for e in before.effects if isinstance(e, effects.Journaled)]
     world.services.base = before.services.base
     rejoin(world, 1)
     rejoin(world, 2, **state)

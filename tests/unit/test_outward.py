@@ -198,7 +198,7 @@ def _no_outcomes():
 
 def test_journal_of_a_session_names_addresses_of_its_jobs_without_secrets():
     facts = []
-    ended = EndedJobs(SimpleNamespace(note=lambda kind, fact: facts.append(fact)))
+    ended = EndedJobs(SimpleNamespace(journal=lambda kind, fact: facts.append(fact)))
     ended.newest = 1
     ended.note({"input": PATHS[0]})
     ended.keep(EndedJob({"input": PATHS[0]}, {}, "failed"))

@@ -47,7 +47,7 @@ class Server:
     def call(self, peer, message, on_answer):
         self.note(peer, message)
 
-    def fence(self, peer, do):
+    def contain(self, peer, do):
         with pytest.raises(SnailError) as error:
             do()
         self.out.append((peer.name, str(error.value)))

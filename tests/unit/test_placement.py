@@ -5,7 +5,7 @@ import random
 import pytest
 from planner_world import World
 
-from snailps.master.replication.placement import STILL, Copy, Move, Placement, Server, Shard
+from snailps.master.replication.placement import STILL, Copy, Move, PlacedShard, Placement, Server
 from snailps.store.route import ShardAddress
 
 SERVERS, SHARDS = range(1, 6), range(6)
@@ -52,7 +52,7 @@ def indices(placement):
 def test_each_change_is_noted_and_counted_in_the_same_step(seed):
     draw = random.Random(seed)
     servers = [Server(number, "h") for number in SERVERS]
-    shards = [Shard(n, ShardAddress(draw.choice(SERVERS), "h", n)) for n in SHARDS]
+    shards = [PlacedShard(n, ShardAddress(draw.choice(SERVERS), "h", n)) for n in SHARDS]
     placement = Placement()
     placement.begin(servers, shards)
     assert placement.take_news() == [*SHARDS]

@@ -206,7 +206,7 @@ def test_oldest_kept_counts_from_when_the_clock_moved_on(ticks, oldest):
 def test_clock_of_a_long_training_keeps_few_ticks_and_deletes_the_same_rows():
     orders = []
     rows = SimpleNamespace(expiring=False, expire=lambda *order: orders.append(order[:2]))
-    out = SimpleNamespace(note=lambda *_: None)
+    out = SimpleNamespace(journal=lambda *_: None)
     clock = ExpiryClock(out, rows)
     job = SimpleNamespace(
         model=SimpleNamespace(expires=TICKS), metrics=SimpleNamespace(units=0),

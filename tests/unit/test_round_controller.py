@@ -50,7 +50,7 @@ class Rounds:
         self.facts, self.closed, self.inspections, self.failed, self.said = [], [], [], [], []
         self.rows = SimpleNamespace(clocks_set=True, close_clock=self._close)
         out = SimpleNamespace(
-            note=lambda kind, data: self.facts.append((kind, data)), say=self.said.append,
+            journal=lambda kind, data: self.facts.append((kind, data)), say=self.said.append,
             work=self._begin_inspection,
         )  # fmt: skip
         present = SimpleNamespace(

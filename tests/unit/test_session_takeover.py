@@ -260,9 +260,9 @@ def test_job_that_has_ended_is_told_by_the_next_master_and_its_worker_stays(tmp_
         "again": False,
         "is_wrong": False,
     }
-    world.core.out.note("job", {"number": 4, "settings": {"a": "b"}})
+    world.core.out.journal("job", {"number": 4, "settings": {"a": "b"}})
     tables = [[7, Table("of-job", 3).to_dict()]]
-    world.core.out.note("ended", {"number": 4, "job": {**ended, "tables": tables}})
+    world.core.out.journal("ended", {"number": 4, "job": {**ended, "tables": tables}})
     world.tick()
     world = after(world)
     all_back(world, started=True)
@@ -292,7 +292,7 @@ def test_workers_are_not_asked_how_far_they_are_once_their_job_has_ended(tmp_pat
 def test_facts_of_a_job_are_not_in_the_journal_of_a_session():
     world, _ = formed()
     before = len(world.facts())
-    world.core.out.note("done", {"number": 1})
+    world.core.out.journal("done", {"number": 1})
     world.tick()
     assert len(world.facts()) == before
 

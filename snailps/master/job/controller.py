@@ -149,7 +149,7 @@ class JobController:
     def _step_pass(self, job: Job, now: float) -> None:
         if now >= self._spent_at:
             self._spent_at = now + SPENT_S
-            self._out.note("spent", job.clock.spent(now))
+            self._out.journal("spent", job.clock.spent(now))
         workers = self._members.joined("worker")
         if not (workers or job.schedule.over):
             self._step_without_workers(job, now)

@@ -109,20 +109,20 @@ class EndedJobs:
     def note(self, settings: Mapping[str, str]) -> None:
         """Note the job that has just begun."""
         shown = outward(settings, without_secrets)
-        self._out.note("job", {"number": self.newest, "settings": shown})
+        self._out.journal("job", {"number": self.newest, "settings": shown})
         self._shared, self._restored = set(), set()
 
     def share(self, tables: Iterable[str]) -> None:
         """Note that the newest job may push to these tables of the session, before it does."""
         if not self._shared.issuperset(names := {*tables}):
             self._shared |= names
-            self._out.note("shared", {"job": self.newest, "tables": sorted(self._shared)})
+            self._out.journal("shared", {"job": self.newest, "tables": sorted(self._shared)})
 
     def saved(self, tables: Iterable[str]) -> None:
         """Note that the newest job goes on from a checkpoint with these tables."""
         if self._restored != (names := {*tables}):
             self._restored = names
-            self._out.note("restores", {"job": self.newest, "tables": sorted(names)})
+            self._out.journal("restores", {"job": self.newest, "tables": sorted(names)})
 
     def replay(self, fact: Fact) -> None:
         """Take a fact of an earlier master; facts of other subjects are skipped."""
@@ -149,7 +149,7 @@ class EndedJobs:
         """Keep the newest job, which has just ended, and answer the calls that wait for it."""
         self._jobs[self.newest] = ended
         job = outward(ended.report().data, without_secrets)
-        self._out.note("ended", {"number": self.newest, "job": job})
+        self._out.journal("ended", {"number": self.newest, "job": job})
         for old in list(self._jobs)[:-ENDED_MAX]:
             del self._jobs[old]
         for call in self._calls:

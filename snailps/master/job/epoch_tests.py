@@ -280,7 +280,7 @@ class EpochTests:
         job, test = self._job, self._test
         self._go(Step.TRAINING)
         done = job.schedule.progress
-        self._out.note("tested", {"test": test, "kept": kept, "done": done})
+        self._out.journal("tested", {"test": test, "kept": kept, "done": done})
         job.epoch_tested(test, kept, done)
         if job.schedule.over or job.schedule.closed:
             return

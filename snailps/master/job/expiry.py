@@ -50,7 +50,7 @@ class ExpiryClock:
         """Advance the clock, and have servers delete rows that no push touched in time."""
         tick = job.metrics.units * TICKS // job.model.expires if job.model.expires else 0
         if tick > job.clock.ticks[-1] and not self._shard_orders.expiring:
-            self._out.note("tick", {"tick": tick})
+            self._out.journal("tick", {"tick": tick})
             job.clock.ticks.append(tick)
             self._expire(job, now)
 

@@ -77,7 +77,7 @@ class ExportPhase:
         self._present.beside(export, self._exported)
 
     def _exported(self, figures: dict[str, Any], now: float) -> None:
-        self._out.note("exported", {"figures": figures})
+        self._out.journal("exported", {"figures": figures})
         self.export.written(figures, now)
 
     def exported_before(self, job: Job, figures: dict[str, Any], now: float) -> None:

@@ -48,7 +48,7 @@ class Handout:
             return
         member.job_given()
         if self._present.phase is JobPhase.TRAINING:
-            self._out.note("join", {"node": member.number})
+            self._out.journal("join", {"node": member.number})
             job.schedule.join(member.number)
         self._out.send(member.peer, job.start_message(workers))
 

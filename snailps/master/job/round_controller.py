@@ -124,7 +124,7 @@ class RoundController:
         if self.closing and self._shard_orders.clocks_set:
             self.closing, self._begun = False, None
             round_ = self._rounds.round
-            self._out.note("look", {"round": round_})
+            self._out.journal("look", {"round": round_})
             self.next()
             self.inspect(round_, now)
         if self.closing or self._job.rules.has_reached or not self._rounds.begun:
@@ -158,7 +158,7 @@ class RoundController:
 
     def close(self, slots: list[int], now: float) -> None:
         """Have the shards apply the round with these slots; idempotent."""
-        self._out.note("close", {"parts": slots})
+        self._out.journal("close", {"parts": slots})
         self.closing = True
         self._shard_orders.close_clock(self._rounds.round, slots, now)
 
@@ -193,7 +193,7 @@ class RoundController:
             if done.error is not None:
                 raise done.error
             figures = {name: value for seen in done.result for name, value in seen.items()}
-            self._out.note("round", {"figures": figures})
+            self._out.journal("round", {"figures": figures})
             self._job.round_done(round_, figures)
         except SnailError as error:
             self._present.hooks.fail_job(str(error))

@@ -54,7 +54,7 @@ class SurveyPhase:
             self._training.open(job, now, state)
 
     def begin(self, job: Job, now: float) -> None:
-        self._out.note("survey", {})
+        self._out.journal("survey", {})
         self._present.go(JobPhase.SURVEY)
         begin_survey(job, now)
 
@@ -78,7 +78,7 @@ class SurveyPhase:
 
     def summarised(self, now: float) -> None:
         """The survey is merged, and the journal's base has it: load first rows, or train."""
-        self._out.note("summary", {})
+        self._out.journal("summary", {})
         job, _ = self._leases.running()
         assert job.survey.summary is not None
         self._out.say(f"survey done, summary of {len(job.survey.summary) / 1e6:.1f} MB")

@@ -83,7 +83,7 @@ class TrainingPhase:
             self.fail_job(text, trace=frames_of(error))
             return
         fields = None if plan is None else asdict(plan)
-        self._out.note("train", {"nodes": nodes, "restored": restored, "rotation": fields})
+        self._out.journal("train", {"nodes": nodes, "restored": restored, "rotation": fields})
         for member in here:
             member.training_begins(now)
         self.begin(job, nodes, state, now, plan)
@@ -199,7 +199,7 @@ class TrainingPhase:
 
     def end_early(self, job: Job, why: str, now: float) -> None:
         job.end_early(why)
-        self._out.note("early", {"why": why, "size": job.schedule.size})
+        self._out.journal("early", {"why": why, "size": job.schedule.size})
         self.ends_early(interrupted=self._present.interrupted, now=now)
         self._leases.answer(now)
 

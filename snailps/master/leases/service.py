@@ -234,7 +234,7 @@ class LeaseService:
         if message.durable:
             fact = job.make_durable(message.number, member.number)
             if fact is not None:
-                self._out.note("checkouts", fact)
+                self._out.journal("checkouts", fact)
         if message.seconds > 0:
             member.counted(1)
             member.rate.trained(message.units, message.seconds, now, checkout=True)
@@ -304,7 +304,7 @@ class LeaseService:
 
     def _note_done(self, message: messages.Done, member: Member) -> None:
         if message.pass_ == "train":
-            self._out.note("done", {"node": member.number, **message.result()})
+            self._out.journal("done", {"node": member.number, **message.result()})
 
     def fetch(self, member: Member, message: messages.Fetch, call: int, now: float) -> None:
         """Send a block's bytes to a worker that cannot open its path; read beside the loop."""
@@ -326,14 +326,14 @@ class LeaseService:
     def durable(self, member: Member, message: messages.Durable, now: float) -> None:
         """Note blocks of which all pushes are acknowledged: a checkpoint may include them."""
         if self.job is not None:
-            self._out.note("durable", {"node": member.number, "numbers": message.numbers})
+            self._out.journal("durable", {"node": member.number, "numbers": message.numbers})
             self.job.schedule.records.make_durable(message.numbers, member.number)
 
     def finished(self, member: Member, message: messages.Finished, now: float) -> None:
         """Note that a worker has ended its part of the job: it does so when all of its pushes are
         acknowledged, so everything that it has done is durable."""
         if self.job is not None:
-            self._out.note("durable_all", {"node": member.number, "but": []})
+            self._out.journal("durable_all", {"node": member.number, "but": []})
             self.job.schedule.records.make_all_durable(member.number)
         member.part_ended(message.figures)
         if self.job is not None and self.job.schedule.drops:
@@ -345,7 +345,7 @@ class LeaseService:
         """Note how chunks were cut since the last call. Before the lease that follows from it is
         sent: a partition is meaningless to a master that does not know the cut."""
         for chunk, parts, sizes in schedule.chunks.decided() if schedule.chunks else ():
-            self._out.note("chunk", {"chunk": chunk, "parts": parts, "sizes": sizes})
+            self._out.journal("chunk", {"chunk": chunk, "parts": parts, "sizes": sizes})
 
     # --- who comes and goes --------------------------------------------------------------------
 
@@ -394,13 +394,13 @@ class LeaseService:
             held = [number for pass_, number in resume_state["held"] if pass_ == "train"]
             but = sorted({*resume_state["not_durable"], *held})
             job.schedule.records.make_all_durable(node, but)
-            self._out.note("durable_all", {"node": node, "but": but})
+            self._out.journal("durable_all", {"node": node, "but": but})
         if resume_state["finished"] is not None:
             member.part_ended(resume_state["finished"])
             return
         schedule = job.schedule
         if job.pass_ == "train":  # the journal may have lost that it got the job
-            self._out.note("join", {"node": node})
+            self._out.journal("join", {"node": node})
             schedule.join(node)
         held = [number for pass_, number in resume_state["held"] if pass_ == job.pass_]
         self._claim(schedule, member, held)
@@ -420,7 +420,7 @@ class LeaseService:
         """Give a worker that leaves nothing more; it finishes the block that it trains, and what it
         has only prefetched is released when it is gone."""
         if self.job is not None:
-            self._out.note("leave", {"node": member.number})
+            self._out.journal("leave", {"node": member.number})
             self.job.schedule.leave(member.number)
         self._asking.extend(self._refused.pop(member.number, ()))
         self.answer(now)
@@ -438,7 +438,7 @@ class LeaseService:
         self.number_changed()
         self._refused.pop(member.number, None)
         self._end_turn(member)
-        self._out.note("retire", {"node": member.number})
+        self._out.journal("retire", {"node": member.number})
         numbers = job.schedule.retire(member.number)
         job.withdraw_checkouts()
         if numbers:
@@ -464,7 +464,7 @@ class LeaseService:
         before = job.schedule.losses
         number = job.schedule.blame(member.number)
         for entry in job.schedule.losses.items() - before.items():
-            self._out.note("loss", {"number": entry[0]})
+            self._out.journal("loss", {"number": entry[0]})
         if number < 0:
             return ""
         piece = job.schedule.plan.entry(number).piece
@@ -582,7 +582,7 @@ class LeaseService:
         if lease is not None:
             if schedule.clocks is not None and not self.clocks_noted:
                 self.clocks_noted = True
-                self._out.note("clocks", {})
+                self._out.journal("clocks", {})
             self._note_cuts(schedule)
             member.leased(pass_, now)
             self._out.reply(call, lease)

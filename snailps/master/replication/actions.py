@@ -1,7 +1,7 @@
 """Carries out one step of a shard's life: make a copy, change over, promote, take back, give up.
 
     ReplicationPlanner: which shard, which step -> ShardActions
-        -> the shard in its `Placement` is changed, and `Order`s to servers follow
+        -> the shard in its `Placement` is changed, and `PlannerOrder`s to servers follow
         -> the callback of an answer takes the next step
 
     standby made    asked > seeding > ready                 make_copy, then `Backed`
@@ -26,7 +26,7 @@ from snailps.master.effects import Rerouted, StatusEvent
 from snailps.master.phases import Step
 from snailps.master.replication.effects import Expelled
 from snailps.master.replication.pending_orders import OnAnswer, PendingOrders
-from snailps.master.replication.placement import STILL, Copy, Move, Placement, Shard
+from snailps.master.replication.placement import STILL, Copy, Move, PlacedShard, Placement
 from snailps.master.replication.redundancy import Redundancy
 from snailps.node.effects import EffectQueue
 from snailps.node.status import EVENT_REPORTED
@@ -64,7 +64,7 @@ class ShardActions:
 
     # --- a primary is gone, or hands over -------------------------------------------------------
 
-    def stand_in(self, shard: Shard, now: float) -> bool:
+    def stand_in(self, shard: PlacedShard, now: float) -> bool:
         """Have the standby of a lost primary serve; False if there is none that is complete."""
         copy = shard.standby
         if shard.step is Step.PROMOTING and shard.previous is not None:
@@ -78,7 +78,7 @@ class ShardActions:
         self.promote(shard, now)
         return True
 
-    def drop_move_with(self, shard: Shard, number: int, now: float) -> bool:
+    def drop_move_with(self, shard: PlacedShard, number: int, now: float) -> bool:
         """End a move in which a lost server took part; True if that is all that is to be done,
         because the server was only to be the next standby.
 
@@ -92,7 +92,7 @@ class ShardActions:
             self.drop_next(shard, now)
         return copy.server == number
 
-    def drop_next(self, shard: Shard, now: float) -> None:
+    def drop_next(self, shard: PlacedShard, now: float) -> None:
         """Drop a standby's own standby, or the copy that was to be the next standby."""
         copy = self.placement.drop_next(shard)
         if copy is None:
@@ -106,14 +106,14 @@ class ShardActions:
                 and (shard.previous is None or copy.server != shard.previous.server):  # fmt: skip
             self.order(copy.server, messages.DropShard(shard.number), now)
 
-    def stay(self, shard: Shard, why: str, now: float) -> None:
+    def stay(self, shard: PlacedShard, why: str, now: float) -> None:
         """A primary cannot yield: it serves on, and the move is tried again after a pause."""
         log.warning("shard %d stays at server %d for now: %s", shard.number, shard.primary, why)
         self.placement.step(shard, "stays")
         self.placement.put_off(shard.move.goal or (shard.next.server if shard.next else 0), now)
         self.placement.aim(shard, replace(shard.move, goal=0))
 
-    def resume_as_standby(self, shard: Shard, now: float) -> None:
+    def resume_as_standby(self, shard: PlacedShard, now: float) -> None:
         """In a swap: make the primary that has yielded the standby of its standby.
 
         It has all rows, so the stream begins with RESUME and copies none. `Backed` follows, and
@@ -126,12 +126,12 @@ class ShardActions:
         self.placement.add_copy(shard, copy)
         self._fill(shard, shard.standby.server, copy, now, resume=True)
 
-    def serve_again(self, shard: Shard, now: float) -> None:
+    def serve_again(self, shard: PlacedShard, now: float) -> None:
         """Have a primary that has yielded serve again, with the standby that it had."""
         self.placement.aim(shard, replace(shard.move, goal=0))
         self.order_promotion(shard, now)
 
-    def promote(self, shard: Shard, now: float) -> None:
+    def promote(self, shard: PlacedShard, now: float) -> None:
         """Make the standby, which is complete, the primary."""
         copy = shard.standby
         assert copy is not None
@@ -140,7 +140,7 @@ class ShardActions:
             self.placement.aim(shard, replace(shard.move, goal=0))
         self.order_promotion(shard, now)
 
-    def take_back(self, shard: Shard, now: float) -> None:
+    def take_back(self, shard: PlacedShard, now: float) -> None:
         """Return the shard to the server that has yielded: no member knows its successor yet, as
         the route is published after the promotion is answered."""
         assert shard.previous is not None
@@ -155,7 +155,7 @@ class ShardActions:
         self.order(shard.primary, messages.Alone(shard.number), now)
         self.order_promotion(shard, now)
 
-    def order_promotion(self, shard: Shard, now: float) -> None:
+    def order_promotion(self, shard: PlacedShard, now: float) -> None:
         """Order the shard's primary to serve, and publish the route once it does.
 
         The order may be repeated, by this master or the next: `epoch` tells the server which of
@@ -218,7 +218,7 @@ class ShardActions:
 
     # --- copies ---------------------------------------------------------------------------------
 
-    def standby_gone(self, shard: Shard, now: float) -> None:
+    def standby_gone(self, shard: PlacedShard, now: float) -> None:
         """A shard's standby is lost or given up, and is never promoted: its primary may acknowledge
         pushes alone (`Alone`)."""
         copy = self.placement.drop_standby(shard)
@@ -233,7 +233,7 @@ class ShardActions:
         if copy is not None and copy.state != "asked":
             self.order(shard.primary, messages.Alone(shard.number), now)
 
-    def give_up(self, shard: Shard, copy: Copy, why: str, now: float) -> None:
+    def give_up(self, shard: PlacedShard, copy: Copy, why: str, now: float) -> None:
         """Give up a standby that makes no progress; the plan makes another one after a pause."""
         log.warning(
             "shard %d: its standby at server %d is given up: %s",
@@ -262,9 +262,9 @@ class ShardActions:
         self.standby_gone(shard, now)
         self.hurry(now)
 
-    def make_copy(self, shard: Shard, server: int, now: float) -> None:
+    def make_copy(self, shard: PlacedShard, server: int, now: float) -> None:
         """Have a server host a standby, and the primary copy itself there. Where the shard has a
-        standby, the copy is the standby's own: the next one (`Shard.next`)."""
+        standby, the copy is the standby's own: the next one (`PlacedShard.next`)."""
         copy = Copy(self.next_copy, server, "asked", now)
         self.next_copy += 1
         self.placement.add_copy(shard, copy)
@@ -286,7 +286,7 @@ class ShardActions:
         self.order(server, host, now, hosted)
 
     def _fill(
-        self, shard: Shard, server: int, copy: Copy, now: float, *, resume: bool = False
+        self, shard: PlacedShard, server: int, copy: Copy, now: float, *, resume: bool = False
     ) -> None:
         """Have `server`, which has the shard, copy it; `resume`: the copy has all rows already."""
 
@@ -296,7 +296,7 @@ class ShardActions:
 
         self.order(server, self._back_up(shard, copy, resume), now, backing)
 
-    def _back_up(self, shard: Shard, copy: Copy, resume: bool = False) -> messages.BackUp:
+    def _back_up(self, shard: PlacedShard, copy: Copy, resume: bool = False) -> messages.BackUp:
         return messages.BackUp(
             shard.number, copy.number, copy.host, copy.port, self._sync, copy.paced, resume
         )
@@ -316,7 +316,7 @@ class ShardActions:
                 self.placement.hasten(copy)
                 self.order(shard.primary, self._back_up(shard, copy), now, lambda *_: None)
 
-    def replace_standby(self, shard: Shard, server: int, now: float) -> None:
+    def replace_standby(self, shard: PlacedShard, server: int, now: float) -> None:
         """Give up an incomplete standby for one at another server; 0: for none."""
         copy = shard.standby
         if copy is not None:
@@ -326,7 +326,7 @@ class ShardActions:
         if server:
             self.make_copy(shard, server, now)
 
-    def change_over(self, shard: Shard, now: float) -> None:
+    def change_over(self, shard: PlacedShard, now: float) -> None:
         swaps = self._replicated and shard.next is None and shard.move.source != shard.primary
         self.placement.step(shard, "swaps" if swaps else "yields")
 

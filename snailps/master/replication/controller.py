@@ -23,7 +23,7 @@ from snailps.master.member import Member
 from snailps.master.membership import Membership
 from snailps.master.phases import Stay
 from snailps.master.replication.effects import Emptied, Expelled, RowsLost, Stuck
-from snailps.master.replication.pending_orders import Order
+from snailps.master.replication.pending_orders import PlannerOrder
 from snailps.master.replication.planner import ReplicationPlanner
 from snailps.master.replication.redundancy import shards_text
 from snailps.master.replication.shard_orders import ShardOrders
@@ -229,7 +229,7 @@ class ReplicationController:
 
     def _effect_table(self) -> dict[type[Any], Callable[[Any, float], None]]:
         return {
-            Order: self._give,
+            PlannerOrder: self._give,
             Rerouted: self._reroute,
             Expelled: lambda effect, now: self._expel_server(effect.server, effect.why, now),
             Emptied: self._emptied,
@@ -239,7 +239,7 @@ class ReplicationController:
             StatusEvent: lambda event, now: self._out.put(event),
         }
 
-    def _give(self, order: Order, now: float) -> None:
+    def _give(self, order: PlannerOrder, now: float) -> None:
         self._order(order.server, order.message, partial(self._answered, order), now)
 
     def _emptied(self, effect: Emptied, now: float) -> None:
@@ -253,7 +253,7 @@ class ReplicationController:
         if (member := self._members.all.get(server)) is not None:
             self._expel(member, why, now)
 
-    def _answered(self, order: Order, answer: Answer, now: float) -> None:
+    def _answered(self, order: PlannerOrder, answer: Answer, now: float) -> None:
         if isinstance(answer, ConnectionLost):
             return  # the loss itself is reported
         refused = isinstance(answer, SnailError)

@@ -1,4 +1,4 @@
-"""Declares the effects of `ReplicationPlanner`; orders (`pending_orders.Order`) and
+"""Declares the effects of `ReplicationPlanner`; orders (`pending_orders.PlannerOrder`) and
 `effects.Rerouted` are others. The controller performs them."""
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Owns the orders to servers that have no answer yet, and the callbacks of their answers.
 
-    give -> Order -> answered: callback; late: servers that do not answer in time
+    give -> PlannerOrder -> answered: callback; late: servers that do not answer in time
 
 `actions.py` gives orders, the controller sends them. An order that no longer matters is forgotten
 (`forget_server`, `forget_shard`): a late answer to it must not take a step of what came after.
@@ -23,7 +23,7 @@ OnAnswer = Callable[[messages.Message | None, str, float], None]
 
 
 @dataclass(eq=False, slots=True)
-class Order(Effect):
+class PlannerOrder(Effect):
     """An order to a server; its answer goes to `ReplicationPlanner.answered`, with the order."""
 
     server: int
@@ -36,23 +36,23 @@ class Order(Effect):
 class PendingOrders:
     """All orders without an answer."""
 
-    _open: dict[Order, None] = field(default_factory=dict)  # in the order in which they were given
+    _open: dict[PlannerOrder, None] = field(default_factory=dict)  # as they were given
 
     def give(
         self, server: int, message: messages.Message, now: float, on_answer: OnAnswer | None = None
-    ) -> Order:
+    ) -> PlannerOrder:
         """Make an order; without `on_answer` a refusal is only logged."""
 
         def noted(answer: messages.Message | None, error: str, now: float) -> None:
             if error:
                 log.warning("server %d refuses %s: %s", server, type(message).__name__, error)
 
-        order = Order(server, message, now + ORDER_S, on_answer or noted)
+        order = PlannerOrder(server, message, now + ORDER_S, on_answer or noted)
         self._open[order] = None
         return order
 
     def answered(
-        self, order: Order, answer: messages.Message | None, error: str, now: float
+        self, order: PlannerOrder, answer: messages.Message | None, error: str, now: float
     ) -> bool:
         """Call the callback of an order; False if the order was forgotten."""
         if order not in self._open:
@@ -61,9 +61,9 @@ class PendingOrders:
         order.on_answer(answer, error, now)
         return True
 
-    def late(self, now: float) -> dict[int, Order]:
+    def late(self, now: float) -> dict[int, PlannerOrder]:
         """An order that a server has had for too long, by server."""
-        late: dict[int, Order] = {}
+        late: dict[int, PlannerOrder] = {}
         for order in self._open:  # given in the sequence of their limits
             if now < order.until:
                 break

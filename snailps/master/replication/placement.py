@@ -2,9 +2,9 @@
 
     Placement: servers, shards -> best_for a standby, uneven, has_room, restless
 
-Alone writes a `Shard`, a `Copy` and a `Server`: a method changes fields and records that in one
-step. Must not decide what is done about it: `planner.py` does. Whatever an event asks is an index
-here, so that an event costs what it changes and not a walk over all shards.
+Alone writes a `PlacedShard`, a `Copy` and a `Server`: a method changes fields and records that in
+one step. Must not decide what is done about it: `planner.py` does. Whatever an event asks is an
+index here, so that an event costs what it changes and not a walk over all shards.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Copy:
 
 
 @dataclass(slots=True)
-class Shard:
+class PlacedShard:
     """A shard: its servers, and what is under way."""
 
     number: int
@@ -121,7 +121,7 @@ class Shard:
         }
 
     @classmethod
-    def of(cls, number: int, snapshot: dict[str, Any]) -> Shard:
+    def of(cls, number: int, snapshot: dict[str, Any]) -> PlacedShard:
         """Inverse of `snapshot`."""
         previous, copy = snapshot["former"], snapshot["standby"]
         return cls(
@@ -160,7 +160,7 @@ class Placement:
     """
 
     servers: dict[int, Server] = field(default_factory=dict)
-    shards: list[Shard] = field(default_factory=list)
+    shards: list[PlacedShard] = field(default_factory=list)
     copies: int = 2  # copies of each shard, itself included
     version: int = (
         0  # grows with every change: what was found for a version need not be found again
@@ -180,7 +180,7 @@ class Placement:
 
     # --- servers -------------------------------------------------------------------------------
 
-    def begin(self, servers: list[Server], shards: list[Shard]) -> None:
+    def begin(self, servers: list[Server], shards: list[PlacedShard]) -> None:
         self.shards, self._counted = shards, [_NOTHING] * len(shards)
         for server in servers:
             self.add(server)
@@ -229,55 +229,55 @@ class Placement:
 
     # --- a shard and its primary ---------------------------------------------------------------
 
-    def step(self, shard: Shard, event: str) -> None:
+    def step(self, shard: PlacedShard, event: str) -> None:
         """A shard takes a step of a change-over; `phases.STEPS` has those that are allowed."""
         shard.step = after(STEPS, shard.step, event)
         self._record(shard)
 
-    def aim(self, shard: Shard, move: Move) -> None:
+    def aim(self, shard: PlacedShard, move: Move) -> None:
         """Set the move that is wanted of a shard; `STILL`: none."""
         shard.move = move
         self._record(shard)
 
-    def yielded(self, shard: Shard) -> None:
+    def yielded(self, shard: PlacedShard) -> None:
         """The primary may have yielded: it can take the shard back."""
         shard.previous = shard.address
         self._record(shard)
 
-    def take_back(self, shard: Shard) -> None:
+    def take_back(self, shard: PlacedShard) -> None:
         """Make the server that has yielded the primary again."""
         assert shard.previous is not None
         shard.address, shard.previous = shard.previous, None
         self._record(shard)
 
-    def promote(self, shard: Shard) -> None:
+    def promote(self, shard: PlacedShard) -> None:
         """Make the standby the primary, which has no standby until `settle`."""
         copy = shard.standby
         assert copy is not None
         shard.address, shard.standby = ShardAddress(copy.server, copy.host, copy.port), None
         self._record(shard)
 
-    def settle(self, shard: Shard) -> None:
+    def settle(self, shard: PlacedShard) -> None:
         """The primary serves: nothing can be taken back, and the next standby is the standby."""
         shard.previous = None
         if shard.next is not None:
             shard.standby, shard.next = shard.next, None
         self._record(shard)
 
-    def lost(self, shard: Shard, server: int) -> None:
+    def lost(self, shard: PlacedShard, server: int) -> None:
         """A server that had a part in a shard is lost: it can take nothing back any more."""
         if shard.previous is not None and shard.previous.server == server:
             shard.previous = None
         self._record(shard)
 
-    def stuck(self, shard: Shard, server: int) -> None:
+    def stuck(self, shard: PlacedShard, server: int) -> None:
         """A server stays that was to leave, as this shard cannot: its failures count anew."""
         shard.failures = 0
         self.leave(server, False)
 
     # --- copies --------------------------------------------------------------------------------
 
-    def add_copy(self, shard: Shard, copy: Copy) -> None:
+    def add_copy(self, shard: PlacedShard, copy: Copy) -> None:
         """A shard gets a standby; where it has one, the standby gets its own."""
         if shard.standby is None:
             shard.standby = copy
@@ -285,29 +285,29 @@ class Placement:
             shard.next = copy
         self._record(shard)
 
-    def drop_standby(self, shard: Shard) -> Copy | None:
+    def drop_standby(self, shard: PlacedShard) -> Copy | None:
         copy, shard.standby = shard.standby, None
         self._record(shard)
         return copy
 
-    def drop_next(self, shard: Shard) -> Copy | None:
+    def drop_next(self, shard: PlacedShard) -> Copy | None:
         copy, shard.next = shard.next, None
         if copy is not None:
             self._record(shard)
         return copy
 
     def hosted(
-        self, shard: Shard, copy: Copy, host: str, port: int, now: float, *, paced: bool
+        self, shard: PlacedShard, copy: Copy, host: str, port: int, now: float, *, paced: bool
     ) -> None:
         """A copy has an address: its source may fill it."""
         copy.host, copy.port, copy.moved_at, copy.paced = host, port, now, paced
         self.seed(shard, copy)
 
-    def seed(self, shard: Shard, copy: Copy) -> None:
+    def seed(self, shard: PlacedShard, copy: Copy) -> None:
         copy.state = "seeding"
         self._record(shard)
 
-    def complete(self, shard: Shard, copy: Copy) -> None:
+    def complete(self, shard: PlacedShard, copy: Copy) -> None:
         """A copy has all rows: no failure counts any more, of the shard and of its server."""
         copy.state, copy.seeded = "ready", 1.0
         shard.failures = 0
@@ -317,7 +317,7 @@ class Placement:
 
     # Neither the journal nor an index has what follows: a takeover begins it anew.
 
-    def failed(self, shard: Shard) -> None:
+    def failed(self, shard: PlacedShard) -> None:
         """A standby of a shard failed."""
         shard.failures += 1
 
@@ -348,7 +348,7 @@ class Placement:
     def has_news(self) -> bool:
         return bool(self._news)
 
-    def _record(self, shard: Shard) -> None:
+    def _record(self, shard: PlacedShard) -> None:
         """Update the indices after a change of a shard, and have the journal get it."""
         number, copy = shard.number, shard.standby
         ready = shard.backed or (shard.previous is not None and shard.next is not None)
@@ -408,7 +408,7 @@ class Placement:
             for s in self.shards
         ]
 
-    def holders(self, shard: Shard) -> set[int]:
+    def holders(self, shard: PlacedShard) -> set[int]:
         """Servers that have a copy of a shard, or are about to: none of them gets another one."""
         servers = {shard.primary}
         if shard.standby is not None:
@@ -457,7 +457,7 @@ class Placement:
         """When the first server that was put off may get a copy again; infinity: none was."""
         return min((s.again_at for s in self.servers.values() if s.again_at > now), default=inf)
 
-    def best_for(self, shard: Shard, now: float) -> int:
+    def best_for(self, shard: PlacedShard, now: float) -> int:
         """The best server for another copy of a shard; 0: none.
 
         On another host than the source if possible, then least loaded; of equals the next number
@@ -489,7 +489,7 @@ class Placement:
         load, _, number = min(idle, default=(share, False, 0))
         return number if load < share else best.number
 
-    def uneven(self, now: float) -> tuple[Shard, int, bool] | None:
+    def uneven(self, now: float) -> tuple[PlacedShard, int, bool] | None:
         """A move that makes the servers more even: the shard, the server that is to have it, and
         whether as its primary; None: they are even.
 
@@ -508,7 +508,7 @@ class Placement:
             swaps = [s for s in served if s.standby is not None and s.standby.server == least]
             return (swaps or served)[0], least, True
         least = min(primaries, key=lambda n: (self.load(n), n))
-        best: tuple[Shard, int, bool] | None = None
+        best: tuple[PlacedShard, int, bool] | None = None
         most_load = self.load(least) + 1
         for shard in self.shards:
             copy = shard.standby

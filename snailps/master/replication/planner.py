@@ -3,7 +3,7 @@
     form, join, leave, lost, answered, backed, unbacked, yielded, tick          an event
         -> the shards concerned: `ShardActions` takes the step that follows from it
         -> `_plan`: each shard that lacks something gets its next step        after every event
-    effects() -> Order (to a server), Rerouted, Emptied, Stuck, Expelled, RowsLost, lines, events
+    effects() -> PlannerOrder, Rerouted, Emptied, Stuck, Expelled, RowsLost, lines, events
 
     lost server         promote its standbys, then make the missing ones
     no standby          make one at the best server                              `best_for`
@@ -29,8 +29,8 @@ from snailps.dataclass import replace
 from snailps.master.phases import Step
 from snailps.master.replication.actions import ShardActions
 from snailps.master.replication.effects import Emptied, Expelled, RowsLost, Stuck
-from snailps.master.replication.pending_orders import Order
-from snailps.master.replication.placement import STILL, Copy, Move, Placement, Server, Shard
+from snailps.master.replication.pending_orders import PlannerOrder
+from snailps.master.replication.placement import STILL, Copy, Move, PlacedShard, Placement, Server
 from snailps.master.replication.placement_record import PlacementRecord
 from snailps.master.replication.redundancy import Redundancy
 from snailps.node.effects import Effect, EffectQueue
@@ -143,7 +143,7 @@ class ReplicationPlanner:
         self.held = True
         self._actions.route, self._actions.epoch = route, int(snapshot["epoch"])
         self._actions.next_copy = int(snapshot["copy"])
-        shards = [Shard.of(number, saved) for number, saved in enumerate(snapshot["shards"])]
+        shards = [PlacedShard.of(number, saved) for number, saved in enumerate(snapshot["shards"])]
         # The other master may have died between noting that a server is gone and acting on it.
         struck = {n for s in shards for n in self.placement.holders(s)} - hosts.keys()
         leaving = set(snapshot["leaving"])
@@ -186,7 +186,7 @@ class ReplicationPlanner:
         self._actions.route, self._actions.epoch = route, route.epoch
         servers = [Server(number, host) for number, host in hosts.items()]
         self.placement.begin(
-            servers, [Shard(number, address) for number, address in enumerate(route.shards)]
+            servers, [PlacedShard(number, address) for number, address in enumerate(route.shards)]
         )
         self._plan(now)
 
@@ -246,7 +246,7 @@ class ReplicationPlanner:
     # --- events: reports of servers --------------------------------------------------------------
 
     def answered(
-        self, order: Order, answer: messages.Message | None, error: str, now: float
+        self, order: PlannerOrder, answer: messages.Message | None, error: str, now: float
     ) -> None:
         """A server has executed an order, or refuses it with a reason."""
         if self._actions.orders.answered(order, answer, error, now):
@@ -357,7 +357,7 @@ class ReplicationPlanner:
         self._planned = (self.placement.version, self.held)
         self._again_at = self.placement.again_at(now)
 
-    def _plan_shard(self, shard: Shard, now: float) -> None:
+    def _plan_shard(self, shard: PlacedShard, now: float) -> None:
         """Make what one shard lacks: a standby, a move away from a leaving server."""
         leaving, copy = self.placement.leaving, shard.standby
         if shard.primary in leaving and not shard.next:
@@ -389,12 +389,12 @@ class ReplicationPlanner:
             if target and self.placement.has_room(shard.primary, target):
                 self._actions.replace_standby(shard, target, now)
 
-    def _stick(self, shard: Shard, server: int, why: str) -> None:
+    def _stick(self, shard: PlacedShard, server: int, why: str) -> None:
         """Report that a server cannot leave; it stays until it is asked again."""
         self.placement.stuck(shard, server)
         self._out.put(Stuck(server, why))
 
-    def _plan_unreplicated(self, shard: Shard, now: float) -> None:
+    def _plan_unreplicated(self, shard: PlacedShard, now: float) -> None:
         """Without replication: make a standby for a move, and drop any that is for none."""
         leaving, copy = self.placement.leaving, shard.standby
         if shard.move.goal in leaving:
@@ -412,7 +412,7 @@ class ReplicationPlanner:
         elif copy.server != goal:
             self._actions.replace_standby(shard, 0, now)
 
-    def _plan_move(self, shard: Shard, copy: Copy, now: float) -> None:
+    def _plan_move(self, shard: PlacedShard, copy: Copy, now: float) -> None:
         """Begin or correct the move of a shard whose standby is complete.
 
         If the primary is to go, a copy is made that follows the standby (a shift). If the standby
@@ -448,7 +448,7 @@ class ReplicationPlanner:
         elif alone and source == copy.server and not self.placement.served(copy.server):
             self._actions.replace_standby(shard, 0, now)
 
-    def _make_somewhere(self, shard: Shard, now: float) -> None:
+    def _make_somewhere(self, shard: PlacedShard, now: float) -> None:
         """Make the standby that a shard lacks, if source and target may begin a copy now."""
         if self.placement.has_room(shard.primary):
             target = self.placement.best_for(shard, now)
@@ -501,7 +501,7 @@ class ReplicationPlanner:
 
     def _of_note(
         self, server: int, note: messages.Backed | messages.Unbacked
-    ) -> tuple[Shard | None, Copy | None]:
+    ) -> tuple[PlacedShard | None, Copy | None]:
         """The shard and the copy of a note, if it comes from that copy's source; (None, None) for a
         late note about a copy that was given up."""
         if 0 <= note.shard < self.count:

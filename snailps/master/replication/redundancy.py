@@ -14,7 +14,7 @@ from typing import Any
 
 from snailps.dataclass import dataclass, field
 from snailps.master.effects import Say, StatusEvent
-from snailps.master.replication.placement import Placement, Shard
+from snailps.master.replication.placement import PlacedShard, Placement
 from snailps.node.effects import EffectQueue
 
 
@@ -49,7 +49,7 @@ class Redundancy:
     hurt: bool = False
     was_full: bool = False  # every shard has had its standby since the cluster was formed
     _followed: int = 0
-    _resuming: list[tuple[Shard, int, float]] = field(default_factory=list)
+    _resuming: list[tuple[PlacedShard, int, float]] = field(default_factory=list)
     _thin_since: float | None = None
     _thin_s: float | None = None  # in all, since the last report that every shard has its standby
     _warned: bool = False
@@ -67,7 +67,7 @@ class Redundancy:
 
     # --- out of reach ----------------------------------------------------------------------------
 
-    def out_of_reach(self, shard: Shard, epoch: int, since: float) -> None:
+    def out_of_reach(self, shard: PlacedShard, epoch: int, since: float) -> None:
         """A shard's server was lost at `since`; the route of `epoch` names another one."""
         self._resuming.append((shard, epoch, since))
 

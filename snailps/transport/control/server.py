@@ -314,9 +314,9 @@ class ControlServer:
             else:
                 self._drop(peer, "connection closed")
             return
-        self.fence(peer, lambda: self._take_all(peer, data))
+        self.contain(peer, lambda: self._take_all(peer, data))
 
-    def fence(self, peer: Peer, work: Callable[[], None]) -> None:
+    def contain(self, peer: Peer, work: Callable[[], None]) -> None:
         """Run what a peer's frames ask for; an error ends that peer's connection, and nothing else.
 
         Without it one bad message would end the master.  Errors of `on_lost` do end the process:
