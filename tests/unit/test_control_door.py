@@ -225,7 +225,7 @@ def test_handler_that_fails_loses_its_peer_alone(running, monkeypatch, caplog):
     def broken(call, now):
         raise KeyError("a bug")
 
-    monkeypatch.setattr(running.master.core.members, "ask_status", broken)
+    monkeypatch.setattr(running.master.core.worker_reports, "ask_status", broken)
     with Raw(running.address) as raw:
         raw.say(messages.encode(messages.Ask("status")))
         assert "KeyError" in str(raw.refused())
@@ -262,7 +262,7 @@ def test_way_back_that_cannot_be_tried_is_told_to_the_doctor(running, monkeypatc
 def test_worker_that_fails_twice_is_sent_away_once(running, monkeypatch):
     """The second word of it comes before it has heard that it is gone."""
     with monkeypatch.context() as patch:
-        patch.setattr(running.master.core.members, "_formed", True)
+        patch.setattr(running.master.core.members, "formed", True)
         with Raw(running.address) as raw:
             raw.say(messages.encode(messages.Register("worker", "h", 1, 1)))
             raw.next()
