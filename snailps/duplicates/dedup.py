@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Set
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -165,6 +165,8 @@ def _column(texts: Any) -> Any:
     """The texts in a form that can be read twice, with an empty one in place of a missing one."""
     if isinstance(texts, (str, bytes)):
         raise DataError(f"texts: expected a list or column of texts, got one text: {texts!r:.60}")
+    if isinstance(texts, (Mapping, Set)) or not isinstance(texts, Iterable):
+        raise DataError(f"texts: expected a list or column of texts, got {texts!r:.60}")
     column = column_of(texts, "texts")
     if hasattr(column, "__arrow_c_array__") or hasattr(column, "__arrow_c_stream__"):
         with suppress(ImportError):  # without pyarrow a column is a sequence of texts

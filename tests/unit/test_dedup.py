@@ -131,6 +131,25 @@ def test_texts_of_any_library_give_a_mask_for_it(form):
     assert frame[found.keep].index.tolist() == [0, 2, 3, 4, 5]
 
 
+@pytest.mark.parametrize("times", [2, 5])
+def test_pages_inside_longer_texts_are_found_as_often_as_said(times):
+    """One of the longer text's 6 least windows has to be the page's: docs/duplicates.md."""
+    pages, length, draw = 200, 100, np.random.default_rng(times)
+    texts = []
+    for _ in range(pages):
+        words = [f"w{number}" for number in draw.integers(0, 10**6, times * length)]
+        begin = draw.integers(0, (times - 1) * length)
+        texts += [" ".join(words), " ".join(words[begin : begin + length])]
+    found = snailps.dedup(texts)
+    assert found.keep[::2].all()
+    removed = np.flatnonzero(~found.keep)
+    assert found.of[removed].tolist() == (removed - 1).tolist()
+    share = (length - 24) / (times * length - 24)
+    wanted = 1 - (1 - share) ** 6
+    spread = math.sqrt(wanted * (1 - wanted) / pages)
+    assert abs((~found.keep[1::2]).mean() - wanted) < 4 * spread + 0.01
+
+
 def test_bounds_say_what_goes():
     """The first 100 words of 125 and of 124 in common: 98 of 123 and of 122 3-grams."""
     shared = [f"s{number}" for number in range(100)]
@@ -201,6 +220,9 @@ def test_mistakes_are_refused_by_name(tmp_path, monkeypatch):
         ("one text", "expected a list or column of texts"), ([1, 2], "text 0, got 1"),
         (pa.array([1, None]), "of int64"), (pd.DataFrame({"a": ["x"], "b": ["y"]}), "a column"),
         (["a", 3], "line of text as text 1"),
+        ({"a": 1}, "got {'a': 1}"),
+        ({"a"}, "got {'a'}"),
+        (None, "got None"),
     ):  # fmt: skip
         with pytest.raises(DataError, match=words):
             snailps.dedup(texts)
