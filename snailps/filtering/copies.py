@@ -16,7 +16,7 @@ import json
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from functools import partial
+from functools import cached_property, partial
 from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import IO, Any
@@ -40,7 +40,7 @@ from snailps.duplicates.search import (
 from snailps.errors import DataError
 from snailps.files.atomic import atomic_file, unfinished_of
 from snailps.filtering.rows import OpenTask, TextRows
-from snailps.filtering.tasks import Task, names_of, version_now
+from snailps.filtering.tasks import Task, names_of, task_line, task_of, version_now
 
 PAIRS_SHOWN = 20
 COVERS_SHOWN = 20
@@ -73,10 +73,15 @@ class _KeyTarget(Target):
 
 
 class CopySearch:
-    """The search of a command; `key`: of the command, `folder`: of the command's results."""
+    """The search of a command; `key`: of the command, `folder`: of the command's results.
 
-    def __init__(self, folder: Path, key: str, tasks: Sequence[Task]) -> None:
-        self.folder, self.tasks, self._key = folder / "copies", tasks, key
+    `tasks`: all of the command; None: as the process that has begun the search wrote them down.
+    """
+
+    def __init__(self, folder: Path, key: str, tasks: Sequence[Task] | None) -> None:
+        self.folder, self._key = folder / "copies", key
+        if tasks is not None:
+            self.tasks = tasks
         self._page_keys = PageKeys()
         self._rows = _key_rows(self._page_keys.count + 1)
 
@@ -86,9 +91,27 @@ class CopySearch:
         files = [self.path_of(task) for task in self.tasks]
         for part in unfinished_of([*files, self._found_path]):
             part.unlink(missing_ok=True)
-        if self.is_done():
-            return []
-        return [task for task in self.tasks if self._record(task) is None]
+        return [] if self.is_done() else [t for t in self.tasks if not self.has_keys(t)]
+
+    def list_for_workers(self, unread: Sequence[Task]) -> Path:
+        """Write down all tasks, and those whose keys are still to be written, a line each: the
+        input of a cluster's workers, which is returned."""
+        path = self.folder / "unread.txt"
+        for file_path, tasks in ((self._all_path, self.tasks), (path, unread)):
+            with atomic_file(file_path) as file:
+                file.writelines(map(task_line, tasks))
+        return path
+
+    @property
+    def _all_path(self) -> Path:
+        return self.folder / "all.txt"
+
+    @cached_property
+    def tasks(self) -> Sequence[Task]:
+        return [task_of(line) for line in self._all_path.read_bytes().splitlines()]
+
+    def has_keys(self, task: Task) -> bool:
+        return self._record(task) is not None
 
     # --- the first reading ------------------------------------------------------------------
 
@@ -126,6 +149,10 @@ class CopySearch:
         except OSError:
             return None
         return record if record is not None and record.get("bytes") == size else None
+
+    def rows_of(self, task: Task) -> int:
+        """Rows of a task, whether they take part or not; 0: its keys are not there."""
+        return int((self._record(task) or {}).get("rows", 0))
 
     def scored(self) -> Iterator[Mapping[str, int]]:
         """By task, how many texts each model scored in the first reading."""

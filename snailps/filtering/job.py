@@ -64,6 +64,7 @@ TASK_BYTES = 256 << 20
 """A larger file with parts (row groups, stripes) becomes several tasks."""
 VERSION = 4
 """Of the outputs: raise it when a change makes other bytes of the same command."""
+WORKER = "snailps.filtering.worker:Filter"
 COPIES_FORMAT = 1
 """Of keys and of the search: raise it when a change finds others in the same texts."""
 log = logging.getLogger(__name__)
@@ -225,18 +226,24 @@ class FilterJob:
         self.left = self.results.take(self._identity, self.tasks, overwrite=overwrite)
         if self.results.manifest() is None:
             self._hashes = FileHashes([*self.command.models.values(), *self._benchmarks])
-            if COPIES in self.judge.computed:
-                from snailps.filtering.copies import CopySearch
-
-                self.search = CopySearch(self.results.state, self.results.key, self.tasks)
-                if self.scores is None:  # for the models to run once, though texts are read twice
-                    self.scores = ScoreFolder(
-                        self.results.state / "scores", self.command.models, self.command.column
-                    )
-                    self.scores.labels = self.judge.columns
+            self.join_search(self.tasks)
         if self.scores is not None:
             self.scores.begin(self.left if self.search is None else self.tasks)
         return self.left
+
+    def join_search(self, tasks: Sequence[Task] | None = None) -> None:
+        """Take part in the command's search for copies, if it asks for one; a worker gives no
+        tasks."""
+        if COPIES not in self.judge.computed:
+            return
+        from snailps.filtering.copies import CopySearch
+
+        self.search = CopySearch(self.results.state, self.results.key, tasks)
+        if self.scores is None:  # for the models to run once, though texts are read twice
+            self.scores = ScoreFolder(
+                self.results.state / "scores", self.command.models, self.command.column
+            )
+            self.scores.labels = self.judge.columns
 
     @property
     def _benchmarks(self) -> dict[str, str]:
@@ -303,21 +310,38 @@ class FilterJob:
         self,
         threads: int,
         note: Callable[[Task, RowCounts | None], None] = lambda task, counts: None,
+        cluster: JobRunner | None = None,
     ) -> None:
         """Search for copies, before `run`; nothing is done of what an earlier run has finished.
 
-        Reads the texts twice: for keys, then those whose keys others have.
+        Reads the texts twice: for keys, if there is a cluster by its workers, then those whose keys
+        others have.
         """
         assert self.search is not None
-        self.phase, self.under_way = "reading", self.search.begin()
-        self._run(_KeyPass(self, self.search), self.under_way, threads, note)
+        unread = self.search.begin()
+        if cluster is None:
+            self.read_keys(unread, threads, note)
+        else:
+            path = str(self.search.list_for_workers(unread))
+            if unread:
+                cluster.run(WORKER, settings_for(self) | {"phase": "reading"}, input=path)
         if not self.search.is_done():
             self.phase = "comparing"
             self.search.search(
                 self._source, self.judge.keeps, threads,
                 self.command.scratch or str(self.results.state), self.says,
             )  # fmt: skip
-        self._copies = self.search.found()
+
+    def read_keys(
+        self,
+        tasks: Sequence[Task],
+        threads: int,
+        note: Callable[[Task, RowCounts | None], None] = lambda task, counts: None,
+    ) -> None:
+        """The first reading of tasks, of a command that searches for copies."""
+        assert self.search is not None
+        self.phase, self.under_way = "reading", tasks
+        self._run(_KeyPass(self, self.search), tasks, threads, note)
 
     def run(
         self,
@@ -330,6 +354,8 @@ class FilterJob:
         Calls `note` with (task, None) when a task begins, and with the counts of each batch.
         """
         self.phase, self.under_way = "writing", tasks
+        if self.search is not None and self._copies is None:
+            self._copies = self.search.found()
         self._run(_WritingPass(self, self._copies), tasks, threads, note)
 
     def _run(
@@ -814,21 +840,16 @@ def filter(
         _absolute("scratch", scratch) if scratch else "",
     )  # fmt: skip
     job = FilterJob(command)
-    if cluster is not None and COPIES in job.judge.computed:
-        raise ConfigError(
-            "cluster: copies (dup) are searched by one process so far: leave out --cluster, or ask "
-            "for dup in a second run, on its output"
-        )
     try:
         left = job.begin(overwrite=overwrite)
         begun(job)
         if job.search is not None:
-            job.compare(threads, lambda task, counts: note(job, task, counts))
+            job.compare(threads, lambda task, counts: note(job, task, counts), cluster)
         if cluster is None:
             job.run(left, threads, lambda task, counts: note(job, task, counts))
         elif left:
             path = str(job.results.list_path)
-            cluster.run("snailps.filtering.worker:Filter", settings_for(job), input=path)
+            cluster.run(WORKER, settings_for(job), input=path)
         return job.finish()
     finally:
         job.close()

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 from snailps.errors import ConfigError
 from snailps.files.atomic import atomic_file, unfinished_of
 from snailps.filtering.scores import Near, RowCounts
-from snailps.filtering.tasks import Task
+from snailps.filtering.tasks import Task, task_line
 
 KEPT = ".snailps"
 MANIFEST, REPORT = "_manifest.json", "_report.html"
@@ -106,7 +106,7 @@ class FilterResults:
             # Safe under the lock: no other run writes here.
             self._remove_unfinished(task.name for task in tasks)
             with atomic_file(self.list_path) as file:
-                file.writelines(json.dumps(task).encode() + b"\n" for task in unfinished)
+                file.writelines(task_line(task) for task in unfinished)
             return unfinished
 
     def close(self) -> None:

@@ -7,6 +7,7 @@ Owns the names of outputs and how a changed input is noticed.  Must not know mod
 
 from __future__ import annotations
 
+import json
 import stat
 from collections.abc import Sequence
 from itertools import takewhile
@@ -47,6 +48,16 @@ class Task(NamedTuple):
     groups: tuple[int, int] | None
     bytes: int
     version: str
+
+
+def task_line(task: Task) -> bytes:
+    """A task as a line of a list for workers."""
+    return json.dumps(task).encode() + b"\n"
+
+
+def task_of(line: bytes) -> Task:
+    path, name, groups, size, version = json.loads(line)
+    return Task(path, name, tuple(groups) if groups else None, size, version)
 
 
 def tasks_of(paths: Sequence[str], column: str, task_bytes: int) -> list[Task]:

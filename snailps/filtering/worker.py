@@ -23,7 +23,7 @@ from snailps.dataclass import dataclass
 from snailps.files.blocks import InputFile
 from snailps.files.reading import Reading
 from snailps.filtering.job import FilterCommand, FilterJob
-from snailps.filtering.tasks import Task
+from snailps.filtering.tasks import Task, task_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +39,9 @@ class FilterSettings(JobSettings):
     scores: str = setting("", help="Folder of kept scores.", when="You keep scores.", unit="path")
     on_bad_line: Literal["stop", "skip"] = setting(
         "stop", help="What to do with a line without an object.", when="Some lines are damaged."
+    )
+    phase: Literal["reading", "writing"] = setting(
+        "writing", help="Read keys of copies, or write outputs.", when="Copies are searched."
     )
     benchmarks: str = setting("[]", help="Paths of benchmarks, as JSON.", when="You search them.")
 
@@ -70,12 +73,21 @@ class Filter(Worker, Cut):
         evals = tuple(json.loads(s.benchmarks))
         command = FilterCommand((), s.column, models, s.keep, add, *places, s.on_bad_line, evals)
         self._job = FilterJob(command, s.key)
+        self._job.join_search()
 
     def train(self, block: Block) -> Mapping[str, float]:
         """Run the task, unless its output is there: a lease may be repeated after a lost worker."""
-        path, name, groups, size, version = json.loads(block.data)
-        task = Task(path, name, tuple(groups) if groups else None, size, version)
+        task = task_of(bytes(block.data))
+        if self.settings.phase == "reading":
+            return self._read(task)
         if self._job.results.done(task) is None:
             self._job.run([task], self.threads)
         done = self._job.results.done(task)
         return {"units": float(done.counts.rows if done is not None else 0)}
+
+    def _read(self, task: Task) -> Mapping[str, float]:
+        search = self._job.search
+        assert search is not None
+        if not search.has_keys(task):
+            self._job.read_keys([task], self.threads)
+        return {"units": float(search.rows_of(task))}

@@ -67,6 +67,23 @@ def test_workers_of_a_cluster_write_what_one_process_does(folder):
     assert written(folder, "again") == written(folder, "one")
 
 
+def test_workers_search_for_copies_and_write_what_one_process_does(folder):
+    """The condition has a model, copies and benchmarks."""
+    (folder / "evals.txt").write_text("up down up down up down up down\n")
+
+    def kept(name, **options):
+        snailps.filter(
+            folder / "in", output=folder / name, models={"hq": folder / "hq.bin"}, column="text",
+            keep=f"{KEEP} and not dup.exact and bench.overlap < .5", add=["dup.of", "hq"],
+            benchmarks=folder / "evals.txt", **options,
+        )  # fmt: skip
+        return written(folder, name)
+
+    with snailps.local_cluster(workers=2) as cluster:
+        assert kept("copies", cluster=cluster) == kept("copies-one")
+    assert_clean(folder / "copies")
+
+
 class Filtering:
     """A filter on a cluster whose first worker waits until `kill` was called with its process id.
 
