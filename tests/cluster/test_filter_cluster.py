@@ -67,21 +67,49 @@ def test_workers_of_a_cluster_write_what_one_process_does(folder):
     assert written(folder, "again") == written(folder, "one")
 
 
-def test_workers_search_for_copies_and_write_what_one_process_does(folder):
+def without_copies(folder, name, **options):
     """The condition has a model, copies and benchmarks."""
     (folder / "evals.txt").write_text("up down up down up down up down\n")
+    snailps.filter(
+        folder / "in", output=folder / name, models={"hq": folder / "hq.bin"}, column="text",
+        keep=f"{KEEP} and not dup.exact and bench.overlap < .5", add=["dup.of", "hq"],
+        benchmarks=folder / "evals.txt", **options,
+    )  # fmt: skip
+    return written(folder, name)
 
-    def kept(name, **options):
-        snailps.filter(
-            folder / "in", output=folder / name, models={"hq": folder / "hq.bin"}, column="text",
-            keep=f"{KEEP} and not dup.exact and bench.overlap < .5", add=["dup.of", "hq"],
-            benchmarks=folder / "evals.txt", **options,
-        )  # fmt: skip
-        return written(folder, name)
+
+def test_workers_search_for_copies_and_write_what_one_process_does(folder):
+    with snailps.local_cluster(workers=2) as cluster:
+        found = without_copies(folder, "copies", cluster=cluster)
+    assert found == without_copies(folder, "copies-one")
+    assert_clean(folder / "copies")
+
+
+@pytest.mark.parametrize("phase", ["reading", "writing"])
+def test_killed_worker_costs_a_search_for_copies_no_byte(folder, monkeypatch, phase):
+    monkeypatch.setenv("PYTHONPATH", environment()["PYTHONPATH"])
+    killed = []
+
+    class Session:
+        """In this phase the first worker is killed with its file written, but not there yet."""
+
+        def run(self, model, settings, *, input):
+            def on_status(status):
+                path = note(folder / f"killed-{phase}")
+                if not killed and path.exists() and (text := path.read_text()).endswith("\n"):
+                    killed.append(int(text))
+                    os.kill(int(text), signal.SIGKILL)
+                    path.write_text("")
+
+            if settings.get("phase", "writing") == phase:
+                model = "filter_models:StuckWriting"
+            cluster.run(model, settings, input=input, on_status=on_status, quiet=True)
 
     with snailps.local_cluster(workers=2) as cluster:
-        assert kept("copies", cluster=cluster) == kept("copies-one")
-    assert_clean(folder / "copies")
+        found = without_copies(folder, f"killed-{phase}", cluster=Session())
+    assert len(killed) == 1
+    assert found == without_copies(folder, f"unkilled-{phase}")
+    assert_clean(folder / f"killed-{phase}")
 
 
 class Filtering:
