@@ -8,6 +8,7 @@ its choices, the answer.  Must not know conditions.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -18,7 +19,6 @@ from snailps.data.formats.table import open_table, table_errors
 from snailps.duplicates._pages import BenchmarkWindows
 from snailps.duplicates.search import batches_of
 from snailps.errors import ConfigError
-from snailps.filtering.tasks import version_now
 from snailps.outward import without_secrets
 
 SHOWN_LETTERS = 200
@@ -39,13 +39,14 @@ class Benchmarks:
     """
 
     def __init__(self, paths: Sequence[str]) -> None:
-        self.versions = {path: version_now(path) for path in paths}
         self.lines = [line for path in paths for line in _lines_of(path)]
         texts = [line.text for line in self.lines]
         if not texts:
             raise ConfigError(f"benchmarks: no text in {', '.join(paths)}: name files with lines")
         data = [text.encode("utf-8", "surrogatepass") for text in texts]
         begins = np.cumsum([0, *map(len, data)], dtype=np.int64)
+        self.digest = hashlib.sha256(b"\0".join(data)).hexdigest()
+        """Of all lines: results depend on these, and not on whose they are."""
         self._windows = BenchmarkWindows(b"".join(data), begins)
         if self._windows.short == len(texts):
             raise ConfigError(
@@ -68,7 +69,8 @@ class Benchmarks:
         """What `_manifest.json` says: the lines that were met, those in the most texts first."""
         most = sorted(hits.items(), key=lambda item: (-item[1], int(item[0])))
         return {
-            "lines": len(self.lines), "short": self._windows.short, "met": len(most),
+            "sha256": self.digest, "lines": len(self.lines), "short": self._windows.short,
+            "met": len(most),
             "hits": [
                 {**self.lines[int(line)]._asdict(), "texts": count,
                  "text": self.lines[int(line)].text[:SHOWN_LETTERS]}

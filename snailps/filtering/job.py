@@ -225,7 +225,7 @@ class FilterJob:
         self._identity = self.identify()
         self.left = self.results.take(self._identity, self.tasks, overwrite=overwrite)
         if self.results.manifest() is None:
-            self._hashes = FileHashes([*self.command.models.values(), *self._benchmarks])
+            self._hashes = FileHashes(self.command.models.values())
             self.join_search(self.tasks)
         if self.scores is not None:
             self.scores.begin(self.left if self.search is None else self.tasks)
@@ -244,11 +244,6 @@ class FilterJob:
                 self.results.state / "scores", self.command.models, self.command.column
             )
             self.scores.labels = self.judge.columns
-
-    @property
-    def _benchmarks(self) -> dict[str, str]:
-        """Versions of the files with benchmarks, by path."""
-        return {} if self.judge.benchmarks is None else self.judge.benchmarks.versions
 
     def _source(self, task: Task) -> OpenTask:
         return OpenTask(task, self.command.column, skips_bad=self.command.skips_bad)
@@ -452,13 +447,7 @@ class FilterJob:
             "files": files,
         }  # fmt: skip
         if self.judge.benchmarks is not None:
-            files_read = [
-                {"path": without_secrets(path), "sha256": self._hash(path, version, version_now)}
-                for path, version in self._benchmarks.items()
-            ]
-            manifest["benchmarks"] = {
-                "files": files_read, **self.judge.benchmarks.manifest(total.hits)
-            }  # fmt: skip
+            manifest["benchmarks"] = self.judge.benchmarks.manifest(total.hits)
         if self.search is not None:
             manifest["copies"] = self.search.manifest()
         page = report_page(manifest, total.near, total.texts)
@@ -481,22 +470,17 @@ class FilterJob:
 
     def _hashed(self) -> dict[str, dict[str, str]]:
         """Path and SHA-256 of each model; DataError: one was changed since it was opened."""
+        assert self._hashes is not None
         hashed = {}
         for name, model in self._identity["models"].items():
             path = model["path"]
-            digest = self._hash(path, model["version"], version_of_model)
-            hashed[name] = {"path": path, "sha256": digest}
+            hashed[name] = {"path": path, "sha256": self._hashes.of(path)}
             if self.judge.models[name].calibration != Calibration():
                 beside = path_beside(path)
                 hashed[name]["calibration"] = hashlib.sha256(beside.read_bytes()).hexdigest()
+            if version_of_model(path) != model["version"]:
+                raise _changed(path)
         return hashed
-
-    def _hash(self, path: str, version: str, version_of: Callable[[str], str]) -> str:
-        assert self._hashes is not None
-        digest = self._hashes.of(path)
-        if version_of(path) != version:
-            raise _changed(path)
-        return digest
 
     def identify(self) -> dict[str, Any]:
         """Everything that the outputs depend on: command, inputs, models, `VERSION`.
@@ -508,10 +492,8 @@ class FilterJob:
         skips: dict[str, Any] = {}
         if command.skips_bad:
             skips["on_bad_line"] = command.on_bad_line
-        if self._benchmarks:
-            skips["benchmarks"] = [
-                f"{without_secrets(path)} {version}" for path, version in self._benchmarks.items()
-            ]
+        if self.judge.benchmarks is not None:
+            skips["benchmarks"] = self.judge.benchmarks.digest
         if COPIES in self.judge.computed:
             skips["duplicates"] = COPIES_FORMAT
         return skips | {
@@ -708,6 +690,7 @@ def settings_for(job: FilterJob) -> dict[str, str | int]:
         "keep": job.judge.condition.text, "add": json.dumps(command.add),
         "folder": command.output, "key": job.results.key, "scores": command.scores, "epochs": 1,
         "on_bad_line": command.on_bad_line, "benchmarks": json.dumps(command.benchmarks),
+        "digest": "" if job.judge.benchmarks is None else job.judge.benchmarks.digest,
     }  # fmt: skip
 
 
@@ -829,7 +812,9 @@ def filter(
     inputs = tuple(_path("input", path) for path in input)
     if isinstance(benchmarks, str | bytes | os.PathLike):
         benchmarks = [benchmarks]
-    evals = tuple(_absolute("benchmarks", path) for path in benchmarks)
+    evals = tuple(
+        str(path) if is_url(str(path)) else _absolute("benchmarks", path) for path in benchmarks
+    )
     files = {name: _absolute(f"model {name}", path) for name, path in models.items()}
     scores = _absolute("keep_scores", keep_scores) if keep_scores else ""
     if on_bad_line not in ON_BAD_LINE:

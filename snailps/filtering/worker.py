@@ -20,6 +20,7 @@ from snailps.api.traits import Cut
 from snailps.api.worker import Worker
 from snailps.config import JobSettings, setting
 from snailps.dataclass import dataclass
+from snailps.errors import DataError
 from snailps.files.blocks import InputFile
 from snailps.files.reading import Reading
 from snailps.filtering.job import FilterCommand, FilterJob
@@ -43,6 +44,7 @@ class FilterSettings(JobSettings):
     phase: Literal["reading", "writing"] = setting(
         "writing", help="Read keys of copies, or write outputs.", when="Copies are searched."
     )
+    digest: str = setting("", help="SHA-256 of the benchmarks' lines.", when="You search them.")
     benchmarks: str = setting("[]", help="Paths of benchmarks, as JSON.", when="You search them.")
 
 
@@ -74,6 +76,12 @@ class Filter(Worker, Cut):
         command = FilterCommand((), s.column, models, s.keep, add, *places, s.on_bad_line, evals)
         self._job = FilterJob(command, s.key)
         self._job.join_search()
+        benchmarks = self._job.judge.benchmarks
+        if benchmarks is not None and benchmarks.digest != s.digest:
+            raise DataError(
+                f"{', '.join(evals)}: not the lines that the command has read: hosts see different "
+                "files, or one was changed. Run it again"
+            )
 
     def train(self, block: Block) -> Mapping[str, float]:
         """Run the task, unless its output is there: a lease may be repeated after a lost worker."""

@@ -316,6 +316,24 @@ def test_files_are_closed_before_the_next_ones_are_opened(tmp_path, monkeypatch)
     assert max(opened) < before + 20
 
 
+@pytest.mark.parametrize("condition", [KEEP, "n < 9"])
+def test_worker_that_reads_other_benchmarks_refuses(tmp_path, monkeypatch, condition):
+    put(tmp_path / "in", ["a b", "c d"], "jsonl", files=1)
+    evals = tmp_path / "evals.txt"
+    evals.write_text(EXAMPLE)
+
+    class Changed(InProcess):
+        def run(self, model, settings, *, input):
+            evals.write_text(EXAMPLE + " now")
+            super().run(model, settings, input=input)
+
+    with pytest.raises(DataError, match=r"evals.txt: not the lines that the command has read"):
+        keep(
+            tmp_path / "in", tmp_path / "out", f"{condition} and bench.overlap < .4",
+            benchmarks=evals, cluster=Changed(),
+        )  # fmt: skip
+
+
 def test_columns_of_copies_without_a_clause_on_them(tmp_path):
     """All rows stay, so each is compared with all longer ones, and those before it."""
     put(tmp_path / "in", ["a b c", "d", "A b c.", "a, b, c"], "jsonl", files=2)
