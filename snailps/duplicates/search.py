@@ -38,8 +38,9 @@ WORDS_MAX = (1 << 24) - 1
 CHUNK_PAGES = 1 << 14
 """Pages whose keys one thread takes at a time."""
 CHUNK_PAIRS = 1 << 12
-PAGE_BYTES = 320
-"""Memory a page, about: keys' filters and rows, pairs, lengths and hashes; not its keys."""
+PAGE_BYTES, PAIR_BYTES = 320, 100
+"""Memory a page, about: keys' filters and rows, two pairs, lengths and hashes, not its keys; and
+memory of each further pair.  A page has no more pairs than keys."""
 
 
 class PageFacts(NamedTuple):
@@ -317,6 +318,18 @@ def _ranges(begins: Ints, chosen: Ints) -> Ints:
     return numbers
 
 
+def _memory_for(pages: int, pairs: int) -> int:
+    """Memory that a search takes, about; ConfigError: there is less."""
+    needed = PAGE_BYTES * pages + PAIR_BYTES * max(0, pairs - 2 * pages)
+    free, why = memory()
+    if 0 < free < needed:
+        raise ConfigError(
+            f"{pages:,} texts need about {human_bytes(needed)} of memory, and {human_bytes(free)} "
+            f"is free ({why}): compare {pages * free // needed:,} at once at most"
+        )
+    return needed
+
+
 def similar_pages(
     words: NDArray[np.uint32],
     exact: NDArray[np.uint64],
@@ -333,18 +346,15 @@ def similar_pages(
     `read`: the texts of some pages, in their order; `note`: called with what the second reading
     needs.  ConfigError: there is less.
     """
-    needed, (free, why) = PAGE_BYTES * len(words), memory()
-    if 0 < free < needed:
-        raise ConfigError(
-            f"{len(words):,} texts need about {human_bytes(needed)} of memory, and "
-            f"{human_bytes(free)} is free ({why}): compare {free // PAGE_BYTES:,} at once at most"
-        )
+    needed = _memory_for(len(words), 2 * len(words))
     pairs = pairs_of(words, exact, chunks, threads)
+    needed = max(needed, _memory_for(len(words), len(pairs.page)))
     pages = pairs.pages
     foreseen = set_bytes(words[pages])
     note(
         f"{len(words):,} texts, about {human_bytes(needed)} of memory: {len(pages):,} of them may "
-        f"be copies, whose 3-grams need up to {human_bytes(foreseen)} of disk"
+        f"be copies, in {len(pairs.page):,} pairs, whose 3-grams need up to "
+        f"{human_bytes(foreseen)} of disk"
     )
     with PageSets(pages, foreseen, scratch) as sets:
         grams, first = sets.fill(read(pages), threads)

@@ -347,14 +347,21 @@ def test_room_is_foreseen_and_said(whole, tmp_path, monkeypatch):
     said = []
     keep(whole / "in", tmp_path / "out", begun=lambda job: setattr(job, "says", said.append))
     assert len(said) == 1
-    assert re.match(
-        r"47 texts, about .* of memory: \d+ of them .* up to [\d.]+ kB of disk", said[0]
-    ), said
+    wanted = r"47 texts, about .* of memory: \d+ of them .* in \d+ pairs.* up to [\d.]+ kB of disk"
+    assert re.match(wanted, said[0]), said
     monkeypatch.setattr(search, "free_bytes", lambda folder: 1000)
     with pytest.raises(ConfigError, match=r"up to .* of disk, and .*\.snailps has .*--scratch"):
         keep(whole / "in", tmp_path / "full")
     with pytest.raises(ConfigError, match=rf"and {tmp_path} has 1.0 kB free"):
         keep(whole / "in", tmp_path / "full", scratch=tmp_path)
+    monkeypatch.setattr(search, "free_bytes", lambda folder: None)
+    monkeypatch.setattr(search, "PAIR_BYTES", 10**6)
+    monkeypatch.setattr(search, "pairs_of", lambda *given: search.CandidatePairs(
+        *np.zeros((2, 95), np.int64), np.ones(95, bool)
+    ))  # fmt: skip
+    monkeypatch.setattr(search, "memory", lambda: (1_000_000, "MemAvailable"))
+    with pytest.raises(ConfigError, match=r"47 texts need about 1.0 MB of .* compare 46 at once"):
+        keep(whole / "in", tmp_path / "pairs")
     monkeypatch.setattr(search, "memory", lambda: (10_000, "MemAvailable"))
     with pytest.raises(ConfigError, match=r"47 texts need about .* of memory, and .* free"):
         keep(whole / "in", tmp_path / "none")
