@@ -164,10 +164,8 @@ class Tables(Driver):
         self.say(f"job {job.number} of the killed driver: {failure or 'ended well'}")
         if not failure:
             self._count_job(job)
-        elif failure != "it has not begun":
-            self.known.left = None
-            if TABLE in self.known.rows:
-                yield from self._load()
+        elif TABLE in self.known.rows:  # an earlier attempt may have pushed to it, too
+            yield from self._load()
 
     # --- tables -----------------------------------------------------------------------------------
 
