@@ -68,7 +68,7 @@ class Out(Outbox):
 
     def __init__(self, journal):
         super().__init__(kept=True)
-        self.note = journal.note
+        self.journal = journal.note
 
     def reply(self, call, answer):
         call(answer)
