@@ -24,8 +24,9 @@ enum {                    /* what a push does                state              
     SNAIL_MIN_INT64 = 10,
     SNAIL_MAX_INT64 = 11,
     SNAIL_OR = 12,         /* bits of either                      none                    dim */
-    SNAIL_ACCESS_NUM = 13, /* number of methods that the kernels have */
-    SNAIL_PYTHON = 13      /* rows are computed elsewhere; the store only keeps them */
+    SNAIL_AGAIN = 13,      /* seen, seen again: half the row each none                    dim */
+    SNAIL_ACCESS_NUM = 14, /* number of methods that the kernels have */
+    SNAIL_PYTHON = 14      /* rows are computed elsewhere; the store only keeps them */
 };
 
 enum {                 /* a row's first weights, from (seed, key) alone */
@@ -64,7 +65,7 @@ typedef struct {
 
 /* Whether values are 64-bit integers, which are never rounded, added up or searched for NaN. */
 static inline int snail_is_integer(int access) {
-    return access >= SNAIL_MIN_UINT64 && access <= SNAIL_OR;
+    return access >= SNAIL_MIN_UINT64 && access <= SNAIL_AGAIN;
 }
 
 static inline uint32_t snail_state_floats(int access, uint32_t dim) {

@@ -21,7 +21,6 @@ cdef extern from "abi/_row_ops.h" nogil:
         ACCESS_AVERAGE "SNAIL_AVERAGE"
         ACCESS_MOMENTUM "SNAIL_MOMENTUM"
         ACCESS_ROWWISE "SNAIL_ROWWISE"
-        ACCESS_OR "SNAIL_OR"
         ACCESS_NUM "SNAIL_ACCESS_NUM"
         ACCESS_PYTHON "SNAIL_PYTHON"
     enum:                   # Init

@@ -48,11 +48,13 @@ _INTEGERS = {
     ("max", "int64"): (11, 1 << 63),
     ("or", "uint64"): (12, 0),
     ("or", "int64"): (12, 0),
+    ("again", "uint64"): (13, 0),
+    ("again", "int64"): (13, 0),
 }
 """Of an access method and a type: its number in _row_ops.h; the bits of the value that changes no
 other one."""
-_INTEGER_ACCESS = ("min", "max", "or")
-_PYTHON = 13
+_INTEGER_ACCESS = ("min", "max", "or", "again")
+_PYTHON = 14
 INIT_SCALE = 0.05
 """Default scale of drawn first values, usual for embeddings.  Rows of zeros would have gradients of
 zero in most models."""
@@ -196,7 +198,7 @@ class Table:
         What a push does to a row: ``add``, ``sgd``, ``momentum``, ``adagrad``,
         ``rowwise_adagrad``, ``adam``, ``ftrl``, ``average`` (docs/access_methods.md has the
         formulae), or ``package.module:Class``, an `AccessMethod` that every server can import; of
-        integers ``min``, ``max`` or ``or``.
+        integers ``min``, ``max``, ``or`` or ``again``.
     init : str
         First value of a row, a function of `seed` and the key alone: ``zeros``, ``uniform`` (in
         ``[-scale, scale)``), ``normal`` (standard deviation ``scale``) or ``factors`` (``normal``,
@@ -212,10 +214,10 @@ class Table:
     seed : int
         uint64.
     dtype : str
-        Type of the values: ``float32``; or ``uint64`` or ``int64``, for ``min``, ``max`` and
-        ``or``, of which a push may come twice and in any order.  Rows of integers keep all bits, in
-        memory, on the network and in files; they take no other `wire`, `track`, `admit_after`,
-        `rows_max` or `age_max` than the defaults.
+        Type of the values: ``float32``; or ``uint64`` or ``int64``, for ``min``, ``max``, ``or``
+        and ``again``, whose pushes may come in any order; but for ``again``, one may come twice.
+        Rows of integers keep all bits, in memory, on the network and in files; they take no other
+        `wire`, `track`, `admit_after`, `rows_max` or `age_max` than the defaults.
     beta1, beta2 : float
         Adam's decay of the two moments; `beta1` is also momentum's decay.
     l1, l2 : float
@@ -296,6 +298,8 @@ class Table:
         if integers and self.access not in _INTEGER_ACCESS:
             expected = f"{', '.join(_INTEGER_ACCESS)} for rows of {self.dtype}"
             raise refuse("access", expected, self.access)
+        if self.access == "again" and self.dim % 2:
+            raise refuse("dim", "an even number for access 'again': bits, and bits again", self.dim)
         if not integers and self.access in _INTEGER_ACCESS:
             raise refuse("dtype", f"uint64 or int64 for access {self.access!r}", self.dtype)
         if not integers and not (

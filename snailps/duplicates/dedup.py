@@ -32,6 +32,7 @@ from snailps.duplicates.search import (
     batches_of,
     chosen,
     facts_of,
+    pairs_of,
     similar_pages,
 )
 from snailps.errors import ConfigError, DataError
@@ -130,7 +131,7 @@ def dedup(
     keys, exact, words = map(np.concatenate, zip(*facts, strict=True))
     del facts
     chunks = [
-        KeyChunk(first, keys[first : first + CHUNK_PAGES].size, partial(_rows, keys, first))
+        KeyChunk(first, words[first : first + CHUNK_PAGES], partial(_rows, keys, first))
         for first in range(0, len(words), CHUNK_PAGES)
     ]
 
@@ -145,8 +146,9 @@ def dedup(
         return ~covered
 
     done = similar_pages(
-        words, exact, chunks, read, keeps, threads=threads, scratch=os.fsdecode(scratch)
-    )
+        words, exact, partial(pairs_of, chunks, keys.size, threads), read, keeps,
+        threads=threads, scratch=os.fsdecode(scratch),
+    )  # fmt: skip
     return Duplicates(done.kept, done.of, done.contained, done.near, done.exact, done.covers())
 
 

@@ -1,6 +1,6 @@
 """Which pages of a collection does a kept page cover?  Keys find pairs, complete sets judge them.
 
-    texts -> facts_of -> PageFacts -> similar_pages: pairs_of -> CandidatePairs
+    texts -> facts_of -> PageFacts -> similar_pages: pairs -> CandidatePairs
     texts of the pages in pairs, read again -> PageSets -> verified -> Overlaps of the pairs
     Overlaps -> judged(keeps) -> JudgedPages: what a kept page has of each, and which are kept
 
@@ -15,8 +15,9 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +30,7 @@ from snailps.files.atomic import free_bytes, human_bytes, write_error
 from snailps.vectors.texts import WholeLines, pieces_of
 
 Ints = NDArray[np.int64]
+Keys = NDArray[np.uint64]
 Mask = NDArray[np.bool_]
 Batch = tuple[memoryview, Ints]
 """Bytes of texts, and where each begins, and the last one ends."""
@@ -58,12 +60,22 @@ class PageFacts(NamedTuple):
 class KeyChunk(NamedTuple):
     """Keys of consecutive pages, read as often as they are needed: `CHUNK_PAGES` pages or so.
 
-    `first`: number of the first page; `keys`: how many there are.
+    `first`: number of the first page; `words`: of each page.
     """
 
     first: int
-    keys: int
-    load: Callable[[], NDArray[np.uint64]]
+    words: NDArray[np.uint32]
+    load: Callable[[], Keys]
+
+
+class AnchorTable(Protocol):
+    """The least value of each key that came more than once: `KeyTable`, or one at servers."""
+
+    def note(self, keys: Keys) -> None: ...
+
+    def push(self, keys: Keys, values: Keys) -> None: ...
+
+    def pull(self, keys: Keys) -> Keys: ...
 
 
 class CandidatePairs(NamedTuple):
@@ -133,45 +145,53 @@ def facts_of(batch: Batch, page_keys: PageKeys) -> PageFacts:
     return PageFacts(np.column_stack([keys, whole]), exact, words)
 
 
-def order_of(words: NDArray[np.uint32]) -> NDArray[np.uint64]:
-    """Places of all pages in the order."""
+def order_of(words: NDArray[np.uint32], first: int = 0) -> NDArray[np.uint64]:
+    """Places in the order of consecutive pages."""
     shorter = np.uint64(WORDS_MAX) - np.minimum(words, WORDS_MAX).astype(np.uint64)
-    numbers = np.arange(len(words), dtype=np.uint64)
+    numbers = np.arange(first, first + len(words), dtype=np.uint64)
     places: NDArray[np.uint64] = shorter << np.uint64(NUMBER_BITS) | numbers
     return places
 
 
-def pairs_of(
-    words: NDArray[np.uint32], exact: NDArray[np.uint64], chunks: Sequence[KeyChunk], threads: int
-) -> CandidatePairs:
-    """Each page with the anchors of its keys."""
-    table, order = KeyTable(max(1, sum(chunk.keys for chunk in chunks))), order_of(words)
+def note_keys(table: AnchorTable, chunk: KeyChunk) -> None:
+    """Say which keys there are: only those of several pages get rows."""
+    table.note(chunk.load())
 
-    def note(chunk: KeyChunk) -> None:
-        table.note(chunk.load())
 
-    def push(chunk: KeyChunk) -> None:
-        keys = chunk.load()
-        values = order[chunk.first : chunk.first + len(keys)]
-        table.push(keys, np.repeat(values, keys.shape[1]).reshape(keys.shape))
+def push_pages(table: AnchorTable, chunk: KeyChunk) -> None:
+    """Offer pages as anchors of their keys."""
+    keys, values = chunk.load(), order_of(chunk.words, chunk.first)
+    table.push(keys, np.repeat(values, keys.shape[1]).reshape(keys.shape))
 
-    def pull(chunk: KeyChunk) -> tuple[Ints, Ints]:
-        values = table.pull(chunk.load())
-        own = np.arange(chunk.first, chunk.first + len(values))[:, None]
-        numbers = (values & np.uint64((1 << NUMBER_BITS) - 1)).astype(np.int64)
-        anchors = np.sort(np.where(values == np.uint64(NO_KEY), own, numbers), axis=1)
-        is_new = np.ones(anchors.shape, bool)
-        is_new[:, 1:] = anchors[:, 1:] != anchors[:, :-1]
-        rows, columns = np.nonzero(is_new & (anchors != own))
-        return rows + chunk.first, anchors[rows, columns]
 
-    # A key gets its row only once all pages were noted, and is asked for once all were pushed.
-    for step in (note, push):
-        for _ in in_order(step, chunks, threads):
+def pull_anchors(table: AnchorTable, chunk: KeyChunk) -> tuple[Ints, Ints]:
+    """Pages, ascending, and their anchors, each pair once."""
+    values = table.pull(chunk.load())
+    own = np.arange(chunk.first, chunk.first + len(values))[:, None]
+    numbers = (values & np.uint64((1 << NUMBER_BITS) - 1)).astype(np.int64)
+    anchors = np.sort(np.where(values == np.uint64(NO_KEY), own, numbers), axis=1)
+    is_new = np.ones(anchors.shape, bool)
+    is_new[:, 1:] = anchors[:, 1:] != anchors[:, :-1]
+    rows, columns = np.nonzero(is_new & (anchors != own))
+    return rows + chunk.first, anchors[rows, columns]
+
+
+TABLE_PASSES = note_keys, push_pages, pull_anchors
+"""Each over all chunks before the next one begins: a key gets its row only once all pages were
+noted, and is asked for once all were pushed."""
+
+
+def pairs_of(chunks: Sequence[KeyChunk], count: int, threads: int) -> tuple[Ints, Ints]:
+    """Each page with the anchors of its keys; `count`: of all keys."""
+    table, found = KeyTable(max(1, count)), list[tuple[Ints, Ints]]()
+    for each in (note_keys, push_pages):
+        for _ in in_order(partial(each, table), chunks, threads):
             pass
-    found = list(in_order(pull, chunks, threads)) or [(np.empty(0, np.int64),) * 2]
-    page, anchor = (np.concatenate([pair[side] for pair in found]) for side in (0, 1))
-    return CandidatePairs(page, anchor, (exact[page] == exact[anchor]).all(axis=1))
+    found += in_order(partial(pull_anchors, table), chunks, threads)
+    page, anchor = (
+        np.concatenate([np.empty(0, np.int64), *(pair[side] for pair in found)]) for side in (0, 1)
+    )
+    return page, anchor
 
 
 def set_bytes(words: NDArray[np.uint32]) -> int:
@@ -333,7 +353,7 @@ def _memory_for(pages: int, pairs: int) -> int:
 def similar_pages(
     words: NDArray[np.uint32],
     exact: NDArray[np.uint64],
-    chunks: Sequence[KeyChunk],
+    find_pairs: Callable[[], tuple[Ints, Ints]],
     read: Callable[[Ints], Iterable[Iterable[Batch]]],
     keeps: Callable[[JudgedPages, Ints], Mask],
     *,
@@ -343,11 +363,12 @@ def similar_pages(
 ) -> JudgedPages:
     """Search a collection: from what is known of each page to which ones stay.
 
-    `read`: the texts of some pages, in their order; `note`: called with what the second reading
-    needs.  ConfigError: there is less.
+    `find_pairs`: as `pairs_of`; `read`: the texts of some pages, in their order; `note`: called
+    with what the second reading needs.  ConfigError: there is less.
     """
     needed = _memory_for(len(words), 2 * len(words))
-    pairs = pairs_of(words, exact, chunks, threads)
+    page, anchor = find_pairs()
+    pairs = CandidatePairs(page, anchor, (exact[page] == exact[anchor]).all(axis=1))
     needed = max(needed, _memory_for(len(words), len(pairs.page)))
     pages = pairs.pages
     foreseen = set_bytes(words[pages])

@@ -25,9 +25,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snailps.data.formats.table import Target
+from snailps.data.in_order import in_order
 from snailps.duplicates._pages import PageKeys
 from snailps.duplicates.search import (
     CHUNK_PAGES,
+    TABLE_PASSES,
+    AnchorTable,
     Batch,
     Ints,
     JudgedPages,
@@ -35,6 +38,8 @@ from snailps.duplicates.search import (
     Mask,
     batches_of,
     facts_of,
+    pairs_of,
+    pull_anchors,
     similar_pages,
 )
 from snailps.errors import DataError
@@ -88,19 +93,17 @@ class CopySearch:
     def begin(self) -> list[Task]:
         """Tasks whose keys are still to be written; call it under the lock of the results."""
         self.folder.mkdir(exist_ok=True)
-        files = [self.path_of(task) for task in self.tasks]
+        paths = self.path_of, self._pairs_path
+        files = [path_of(task) for task in self.tasks for path_of in paths]
         for part in unfinished_of([*files, self._found_path]):
             part.unlink(missing_ok=True)
         return [] if self.is_done() else [t for t in self.tasks if not self.has_keys(t)]
 
-    def list_for_workers(self, unread: Sequence[Task]) -> Path:
-        """Write down all tasks, and those whose keys are still to be written, a line each: the
-        input of a cluster's workers, which is returned."""
-        path = self.folder / "unread.txt"
-        for file_path, tasks in ((self._all_path, self.tasks), (path, unread)):
-            with atomic_file(file_path) as file:
-                file.writelines(map(task_line, tasks))
-        return path
+    def list_for_workers(self) -> Path:
+        """Write down all tasks, a line each: the input of a cluster's workers."""
+        with atomic_file(self._all_path) as file:
+            file.writelines(map(task_line, self.tasks))
+        return self._all_path
 
     @property
     def _all_path(self) -> Path:
@@ -168,9 +171,53 @@ class CopySearch:
     def _load_keys(self, task: Task, first: int) -> NDArray[np.uint64]:
         return np.ascontiguousarray(self._load(task, first)["keys"])
 
+    @cached_property
+    def _complete(self) -> _PagePlaces:
+        """Places of pages once all keys are there; their rows are not known."""
+        return self._places(np.empty(0, np.int64))
+
+    @property
+    def keys(self) -> int:
+        """Keys of all pages."""
+        return self._complete.starts[-1] * (self._page_keys.count + 1)
+
+    # --- pairs, on a cluster ----------------------------------------------------------------
+
+    def _pairs_path(self, task: Task) -> Path:
+        return self.path_of(task).with_suffix(".pairs")
+
+    def has_pairs(self) -> bool:
+        return all(self._pairs_path(task).exists() for task in self.tasks)
+
+    def pass_over(self, number: int, step: int, table: AnchorTable, threads: int) -> None:
+        """One of `TABLE_PASSES` over a task; the last one writes its pairs."""
+        task, start = self.tasks[number], self._complete.starts[number]
+
+        def run(first: int) -> Any:
+            words = self._load(task, first)["words"].astype(np.uint32)
+            chunk = KeyChunk(start + first, words, partial(self._load_keys, task, first))
+            return TABLE_PASSES[step](table, chunk)
+
+        chunks = range(0, self._complete.starts[number + 1] - start, CHUNK_PAGES)
+        found = list(in_order(run, chunks, threads))
+        if TABLE_PASSES[step] is pull_anchors:
+            with atomic_file(self._pairs_path(task)) as file:
+                file.writelines(np.column_stack(pair).tobytes() for pair in found)
+
+    def _found_pairs(self) -> tuple[Ints, Ints]:
+        """What the passes of a cluster have found."""
+        files = [np.fromfile(self._pairs_path(task), np.int64) for task in self.tasks]
+        page, anchor = np.concatenate([np.empty(0, np.int64), *files]).reshape(-1, 2).T
+        return page, anchor
+
     def _places(self, rows: Ints) -> _PagePlaces:
         """`rows`: of all pages, each its row in its task."""
-        records = [self._record(task) or {} for task in self.tasks]
+        records = []
+        for task in self.tasks:
+            record = self._record(task)
+            if record is None:
+                raise DataError(f"keys of {task.name} are not in {self.folder}: run it again")
+            records.append(record)
         pages = [record["bytes"] // self._rows.itemsize for record in records]
         return _PagePlaces(self.tasks, pages, [record["rows"] for record in records], rows)
 
@@ -209,7 +256,7 @@ class CopySearch:
 
         `keeps`: which rows stay, by their values of `dup`.
         """
-        places = self._places(np.empty(0, np.int64))
+        places = self._complete
         count, chunks = places.starts[-1], list[KeyChunk]()
         words, exact = np.empty(count, np.uint32), np.empty((count, 2), np.uint64)
         places.rows = np.empty(count, np.int64)
@@ -221,7 +268,7 @@ class CopySearch:
                     part[name] for name in ("row", "words", "exact")
                 )
                 load = partial(self._load_keys, task, first)
-                chunks.append(KeyChunk(start + first, part["keys"].size, load))
+                chunks.append(KeyChunk(start + first, words[here], load))
 
         def read(pages: Ints) -> Iterator[Iterable[Batch]]:
             for task, bounds in zip(self.tasks, pairwise(places.starts), strict=True):
@@ -235,8 +282,11 @@ class CopySearch:
                 "exact": now.exact[rows].astype(np.float32),
             })  # fmt: skip
 
+        def find_pairs() -> tuple[Ints, Ints]:
+            return self._found_pairs() if self.has_pairs() else pairs_of(chunks, self.keys, threads)
+
         done = similar_pages(
-            words, exact, chunks, read, stay, threads=threads, scratch=scratch, note=note
+            words, exact, find_pairs, read, stay, threads=threads, scratch=scratch, note=note
         )
         found = np.empty(count, _FOUND)
         found["row"] = places.rows

@@ -309,17 +309,16 @@ class FilterJob:
     ) -> None:
         """Search for copies, before `run`; nothing is done of what an earlier run has finished.
 
-        Reads the texts twice: for keys, if there is a cluster by its workers, then those whose keys
-        others have.
+        Reads the texts twice: for keys, then those whose keys others have.  The workers of a
+        cluster read the keys, and find the pairs.
         """
         assert self.search is not None
         unread = self.search.begin()
         if cluster is None:
             self.read_keys(unread, threads, note)
-        else:
-            path = str(self.search.list_for_workers(unread))
-            if unread:
-                cluster.run(WORKER, settings_for(self) | {"phase": "reading"}, input=path)
+        elif not (self.search.is_done() or self.search.has_pairs()):
+            path = str(self.search.list_for_workers())
+            cluster.run(WORKER, settings_for(self) | {"searched": len(self.tasks)}, input=path)
         if not self.search.is_done():
             self.phase = "comparing"
             self.search.search(

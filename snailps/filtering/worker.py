@@ -16,15 +16,19 @@ from pathlib import Path
 from typing import Literal
 
 from snailps.api.block import Block
-from snailps.api.traits import Cut
+from snailps.api.range_passes import PassRange, RangePasses
+from snailps.api.tables import Table
+from snailps.api.traits import Cut, Ranged
 from snailps.api.worker import Worker
 from snailps.config import JobSettings, setting
 from snailps.dataclass import dataclass
+from snailps.duplicates.search import TABLE_PASSES
 from snailps.errors import DataError
 from snailps.files.blocks import InputFile
 from snailps.files.reading import Reading
 from snailps.filtering.job import FilterCommand, FilterJob
-from snailps.filtering.tasks import Task, task_of
+from snailps.filtering.served_keys import ServedKeys
+from snailps.filtering.tasks import task_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,15 +45,20 @@ class FilterSettings(JobSettings):
     on_bad_line: Literal["stop", "skip"] = setting(
         "stop", help="What to do with a line without an object.", when="Some lines are damaged."
     )
-    phase: Literal["reading", "writing"] = setting(
-        "writing", help="Read keys of copies, or write outputs.", when="Copies are searched."
-    )
+    searched: int = setting(
+        0, help="Tasks among which pairs of copies are searched; 0: outputs are written.",
+        when="Copies are searched.", low=0,
+    )  # fmt: skip
     digest: str = setting("", help="SHA-256 of the benchmarks' lines.", when="You search them.")
     benchmarks: str = setting("[]", help="Paths of benchmarks, as JSON.", when="You search them.")
 
 
-class Filter(Worker, Cut):
-    """Filters texts.  Its input is the file `Results.list_path`, one task per line."""
+class Filter(Worker, Cut, Ranged):
+    """Filters texts.  Its input is a list of tasks, one per line.
+
+    A search for copies goes over all tasks in passes, each of which waits for the one before: it
+    reads keys, then makes `TABLE_PASSES`.  All of it may be repeated.
+    """
 
     Settings = FilterSettings
     settings: FilterSettings
@@ -68,6 +77,16 @@ class Filter(Worker, Cut):
         with Path(path).open("rb") as file:
             return [(path, *piece) for piece in pairwise([0, *accumulate(map(len, file))])]
 
+    @classmethod
+    def range_passes(cls, settings: FilterSettings, summary: bytes) -> RangePasses | None:
+        if not settings.searched:
+            return None
+        passes = len(TABLE_PASSES)
+        return RangePasses(settings.searched, passes, per_epoch=passes)
+
+    def tables(self) -> Sequence[Table]:
+        return ServedKeys.TABLES if self.settings.searched else ()
+
     def setup(self) -> None:
         s = self.settings
         models, add = json.loads(s.models), tuple(json.loads(s.add))
@@ -75,6 +94,7 @@ class Filter(Worker, Cut):
         evals = tuple(json.loads(s.benchmarks))
         command = FilterCommand((), s.column, models, s.keep, add, *places, s.on_bad_line, evals)
         self._job = FilterJob(command, s.key)
+        self._keys: ServedKeys | None = None
         self._job.join_search()
         benchmarks = self._job.judge.benchmarks
         if benchmarks is not None and benchmarks.digest != s.digest:
@@ -85,17 +105,23 @@ class Filter(Worker, Cut):
 
     def train(self, block: Block) -> Mapping[str, float]:
         """Run the task, unless its output is there: a lease may be repeated after a lost worker."""
+        if isinstance(block.terms, PassRange):
+            return self._search(block, block.terms)
         task = task_of(bytes(block.data))
-        if self.settings.phase == "reading":
-            return self._read(task)
         if self._job.results.done(task) is None:
             self._job.run([task], self.threads)
         done = self._job.results.done(task)
         return {"units": float(done.counts.rows if done is not None else 0)}
 
-    def _read(self, task: Task) -> Mapping[str, float]:
+    def _search(self, block: Block, terms: PassRange) -> Mapping[str, float]:
         search = self._job.search
         assert search is not None
+        if terms.pass_index:
+            if self._keys is None:
+                self._keys = ServedKeys(self, search.keys)
+            search.pass_over(terms.range_index, terms.pass_index - 1, self._keys, self.threads)
+            return {"units": 0.0}  # a text counts once
+        task = task_of(bytes(block.data))
         if not search.has_keys(task):
             self._job.read_keys([task], self.threads)
         return {"units": float(search.rows_of(task))}

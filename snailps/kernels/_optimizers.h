@@ -204,6 +204,23 @@ SNAIL_INTEGER_STEP(min_int64, int64_t, b < a ? b : a)
 SNAIL_INTEGER_STEP(max_int64, int64_t, b > a ? b : a)
 SNAIL_INTEGER_STEP(or, uint64_t, a | b)
 
+/* Bits that were seen, then as many that were seen again.  A value has both halves as well, so that values may be
+ * combined on their way, in any order. */
+static void snail_step_again(const float *hyper, float *restrict row, const float *restrict value, uint32_t dim) {
+    (void)hyper;
+    for (uint32_t j = 0; j < dim / 2; j++) {
+        uint32_t seen, again, bits, twice;
+        memcpy(&seen, row + j, sizeof seen);
+        memcpy(&again, row + dim / 2 + j, sizeof again);
+        memcpy(&bits, value + j, sizeof bits);
+        memcpy(&twice, value + dim / 2 + j, sizeof twice);
+        again |= twice | (seen & bits);
+        seen |= bits;
+        memcpy(row + j, &seen, sizeof seen);
+        memcpy(row + dim / 2 + j, &again, sizeof again);
+    }
+}
+
 /* ---- differences of whole rows ---------------------------------------------------------------- */
 
 static void snail_merge_adagrad(const float *hyper, float *row, const float *delta, uint32_t dim) {

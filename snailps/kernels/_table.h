@@ -32,7 +32,7 @@ static snail_kernel_table snail_table = {
             [SNAIL_MOMENTUM] = snail_step_momentum, [SNAIL_ROWWISE] = snail_step_rowwise,
             [SNAIL_MIN_UINT64] = snail_step_min_uint64, [SNAIL_MAX_UINT64] = snail_step_max_uint64,
             [SNAIL_MIN_INT64] = snail_step_min_int64, [SNAIL_MAX_INT64] = snail_step_max_int64,
-            [SNAIL_OR] = snail_step_or,
+            [SNAIL_OR] = snail_step_or, [SNAIL_AGAIN] = snail_step_again,
         },
         /* Moments decay, so those of two workers do not add up (`Table.check_push` refuses them):
          * these set rows before a training.  Of averages the values add up. */

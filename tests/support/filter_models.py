@@ -26,21 +26,45 @@ class StuckFilter(worker.Filter):
         call = getattr(results, self.waits_at)
 
         def wait_and_call(*words):
-            path = note(results.folder)
-            try:
-                file = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY)
-            except FileExistsError:
-                return call(*words)
-            os.write(file, b"%d\n" % os.getpid())
-            os.close(file)
-            while path.stat().st_size:
-                time.sleep(0.01)
+            self.wait()
             return call(*words)
 
         setattr(results, self.waits_at, wait_and_call)
+
+    def wait(self):
+        path = note(self._job.results.folder)
+        try:
+            file = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY)
+        except FileExistsError:
+            return
+        os.write(file, b"%d\n" % os.getpid())
+        os.close(file)
+        while path.stat().st_size:
+            time.sleep(0.01)
 
 
 class StuckWriting(StuckFilter):
     """The first one waits with its output written, but not there yet: a hidden file."""
 
     waits_at = "is_current"
+
+
+class StuckNoting(worker.Filter):
+    """The first one waits with the pushes of a task's pass at the servers, before it says so."""
+
+    waits_in = 1
+    wait = StuckFilter.wait
+
+    def _search(self, block, terms):
+        units = super()._search(block, terms)
+        if terms.pass_index == self.waits_in:
+            self.wait()
+        return units
+
+
+class StuckPushing(StuckNoting):
+    waits_in = 2
+
+
+class StuckPulling(StuckNoting):
+    waits_in = 3

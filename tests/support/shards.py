@@ -31,7 +31,7 @@ from snailps.transport.security.trust import Trust
 FRAG_NUM = 64
 JOB = 7
 ADD, SGD, ADAGRAD, ADAM, FTRL, AVERAGE, MOMENTUM, ROWWISE = range(8)
-PYTHON = 13
+PYTHON = 14
 ZEROS, UNIFORM = 0, 1
 
 

@@ -15,9 +15,13 @@ import pyarrow.feather
 import pyarrow.orc
 import pyarrow.parquet as pq
 import pytest
+from attach import attach
 from near_copies import anchors_by_keys, corpus, covers_of
+from shards import Shards
 
 import snailps
+from snailps.api.range_passes import PassRange
+from snailps.api.wire_choice import WireChoice
 from snailps.cli.filter import command
 from snailps.data.formats.parquet import ParquetFile
 from snailps.data.formats.table import TableFile
@@ -203,7 +207,7 @@ def ends(monkeypatch, target, name, calls):
 STEPS = {
     "keys of the first file": (CopySearch, "save", 1),
     "keys of the second file": (CopySearch, "save", 2),
-    "the table": (search, "pairs_of", 1), "the second reading": (search, "sets_of", 2),
+    "the table": (copies, "pairs_of", 1), "the second reading": (search, "sets_of", 2),
     "sets": (search, "verified", 1), "waves": (search, "judged", 1),
     "what was found": (CopySearch, "_summary", 1),
     "the first output": (job.FilterResults, "save", 1),
@@ -356,9 +360,7 @@ def test_room_is_foreseen_and_said(whole, tmp_path, monkeypatch):
         keep(whole / "in", tmp_path / "full", scratch=tmp_path)
     monkeypatch.setattr(search, "free_bytes", lambda folder: None)
     monkeypatch.setattr(search, "PAIR_BYTES", 10**6)
-    monkeypatch.setattr(search, "pairs_of", lambda *given: search.CandidatePairs(
-        *np.zeros((2, 95), np.int64), np.ones(95, bool)
-    ))  # fmt: skip
+    monkeypatch.setattr(copies, "pairs_of", lambda *given: np.zeros((2, 95), np.int64))
     monkeypatch.setattr(search, "memory", lambda: (1_000_000, "MemAvailable"))
     with pytest.raises(ConfigError, match=r"47 texts need about 1.0 MB of .* compare 46 at once"):
         keep(whole / "in", tmp_path / "pairs")
@@ -520,17 +522,25 @@ def test_clauses_with_each_option_are_right_or_refused(
 
 
 class InProcess:
-    """A session whose only worker is this process."""
+    """A session whose only worker is this process, beside two shards."""
 
     def run(self, model, settings, *, input):
         module, _, name = model.partition(":")
         cls = getattr(importlib.import_module(module), name)
-        settings = {"phase": "writing"} | settings
-        worker = SimpleNamespace(settings=SimpleNamespace(**settings), threads=1)
-        worker._read = partial(cls._read, worker)
-        cls.setup(worker)
-        for line in Path(input).read_bytes().splitlines():
-            cls.train(worker, SimpleNamespace(data=line))
+        worker = cls(cls.Settings(**settings))
+        lines = Path(input).read_bytes().splitlines()
+        plan = cls.range_passes(worker.settings, b"")
+        with Shards(2) as shards:
+            client, numbered = shards.client(), dict(enumerate(worker.tables(), 1))
+            for number, table in numbered.items():
+                shards.declare(table, number)
+            tables = {table.name: (number, table) for number, table in numbered.items()}
+            attach(worker, client, WireChoice(client, shards.route), tables)
+            worker.setup()
+            for pass_ in range(1 + (plan.passes if plan else 0)):
+                for place, line in enumerate(lines):
+                    terms = PassRange(pass_, place, len(lines), len(lines)) if plan else None
+                    worker.train(SimpleNamespace(data=b"" if pass_ else line, terms=terms))
 
 
 @pytest.mark.parametrize(

@@ -74,6 +74,19 @@ def expected_of(pushes, access, dtype, dim, keys):
     return rows
 
 
+def again_of(pushes, dim, keys):
+    """Of each key, the bits of the first halves that one value has, and those of several."""
+    half, rows = dim // 2, np.zeros((keys, dim), U64)
+    bits = np.arange(64, dtype=U64)
+    for key in range(keys):
+        values = np.concatenate([values[numbers == key] for numbers, values in pushes])
+        counts = (values[:, :half, None] >> bits & U64(1)).sum(0)
+        for part, chosen in ((slice(half), counts > 0), (slice(half, dim), counts > 1)):
+            rows[key, part] = (chosen.astype(U64) << bits).sum(1)
+        rows[key, half:] |= np.bitwise_or.reduce(values[:, half:], axis=0)
+    return rows
+
+
 # --- what a push does ----------------------------------------------------------------------------
 
 
@@ -134,6 +147,49 @@ def test_every_build_steps_the_same_at_any_address(access, dtype, build):
         expected = combine(row.view(dtype), value.view(dtype))
         probes_of(build).apply_row(number, np.zeros(8, np.float32), row, value)
         assert np.array_equal(row.view(dtype), expected)
+
+
+@pytest.mark.parametrize("build", kernels.builds_available())
+@pytest.mark.parametrize("dtype", ["uint64", "int64"])
+def test_every_build_says_which_bits_came_again(build, dtype):
+    rng, words = np.random.default_rng(4), np.zeros((2, 41), np.float32)
+    for dim in range(2, 21, 2):
+        row, value = words[0, 1 : 1 + 2 * dim], words[1, 1 : 1 + 2 * dim]
+        both = rng.integers(0, ONES, (2, dim), U64, endpoint=True)
+        row.view(U64)[:], value.view(U64)[:] = both
+        expected = again_of([(np.zeros(2, int), both)], dim, 1)[0]
+        number = table("again", dtype, dim).store_arguments()[1]
+        probes_of(build).apply_row(number, np.zeros(8, np.float32), row, value)
+        assert np.array_equal(row.view(U64), expected)
+
+
+def test_known_answers_of_again(shards):
+    declared = table("again", dim=2)
+    shards.declare(declared)
+    model = worker_of(shards, declared)
+    model.push("t", [7, 7, 8], [[0b0011, 0], [0b0110, 0], [0b1000, 0]])
+    assert model.pull("t", [7, 8, 9]).tolist() == [[0b0111, 0b0010], [0b1000, 0], [0, 0]]
+    model.push("t", [8], [[0b1000, 0b0100]])  # a push that comes twice counts twice
+    assert model.pull("t", [8]).tolist() == [[0b1000, 0b1100]]
+    with pytest.raises(ConfigError, match="dim: expected an even number for access 'again'"):
+        table("again", dim=3)
+
+
+@pytest.mark.parametrize("clocked", [False, True])
+def test_bits_that_came_again_do_not_depend_on_the_order(shards, clocked):
+    """Nor on whether values were combined on their way, as contributions to a clock are."""
+    declared, keys = table("again", dim=4), 60
+    shards.declare(declared)
+    pushes = [(k, v & v[::-1]) for k, v in pushes_of(6, "uint64", 4)]
+    clients = [shards.client(incarnation) for incarnation in (1, 2)]
+    for place in np.random.default_rng(2).permutation(len(pushes)):
+        options = {"clock": 0, "slot": place % 2} if clocked else {}
+        clients[place % 2].push(1, *pushes[place], **options)
+    for slot in (1, 0) if clocked else ():
+        clients[slot].seal_async(0, slot, 2).wait()
+    asked = {"clock": 1} if clocked else {}
+    rows = clients[0].pull(1, np.arange(keys, dtype=U64), declared.empty(keys), **asked)
+    assert np.array_equal(rows, again_of(pushes, 4, keys))
 
 
 def test_memory_of_a_row_is_foreseen():
@@ -264,11 +320,11 @@ def test_option_without_a_meaning_for_integers_changes_nothing(options):
     "add", "sgd", "momentum", "adagrad", "rowwise_adagrad", "adam", "ftrl", "average", "a.b:C", 5,
 ])  # fmt: skip
 def test_optimizer_is_refused_for_integers_and_the_least_for_floats(access):
-    with pytest.raises(ConfigError, match=r"access: expected min, max, or for rows of int64, got"):
+    with pytest.raises(ConfigError, match="access: expected min, max, or, again for rows of"):
         Table("t", 1, access=access, dtype="int64", lr=0.1)
-    for name in ("min", "max", "or"):
+    for name in ("min", "max", "or", "again"):
         with pytest.raises(ConfigError, match=r"dtype: expected uint64 or int64 for access"):
-            Table("t", 1, access=name)
+            Table("t", 2, access=name)
     with pytest.raises(
         ConfigError, match="dtype: expected float32 or int64 or uint64, got 'int32'"
     ):

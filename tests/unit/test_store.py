@@ -97,7 +97,7 @@ def test_store_add_table_again_is_fine_if_equal_and_an_error_if_not():
         (0, 65536, "table id"),
         (1, 0, "dim"),
         (1, 2**25, "dim"),
-        (2, 14, "access method"),
+        (2, 15, "access method"),
         (3, 5, "initialiser"),
         (4, float("nan"), "finite"),
         (5, -1, "seed"),

@@ -126,7 +126,7 @@ def test_table_for_the_store_has_its_numbers():
     )
     hyper = (0.1, 1e-8, 0.9, 0.999, 2.0, 3.0, 4.0)
     assert table.store_arguments() == (3, 4, 0, 0.0, 0, hyper, 1, (2, 64 << 20, 99, 0), False)
-    assert Table("t", 3, "some.where:Method").store_arguments()[1] == 13
+    assert Table("t", 3, "some.where:Method").store_arguments()[1] == 14
 
 
 @pytest.mark.parametrize(
