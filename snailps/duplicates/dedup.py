@@ -31,6 +31,7 @@ from snailps.duplicates.search import (
     Mask,
     batches_of,
     chosen,
+    compared_here,
     facts_of,
     pairs_of,
     similar_pages,
@@ -145,10 +146,9 @@ def dedup(
                 covered = covered | (values[rows] >= np.float32(bound))
         return ~covered
 
-    done = similar_pages(
-        words, exact, partial(pairs_of, chunks, keys.size, threads), read, keeps,
-        threads=threads, scratch=os.fsdecode(scratch),
-    )  # fmt: skip
+    find_pairs = partial(pairs_of, chunks, keys.size, threads)
+    compare = partial(compared_here, read=read, threads=threads, scratch=os.fsdecode(scratch))
+    done = similar_pages(words, exact, find_pairs, compare, keeps)
     return Duplicates(done.kept, done.of, done.contained, done.near, done.exact, done.covers())
 
 

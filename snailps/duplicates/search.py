@@ -1,7 +1,7 @@
 """Which pages of a collection does a kept page cover?  Keys find pairs, complete sets judge them.
 
     texts -> facts_of -> PageFacts -> similar_pages: pairs -> CandidatePairs
-    texts of the pages in pairs, read again -> PageSets -> verified -> Overlaps of the pairs
+    texts of the pages in pairs, read again -> write_sets -> verified -> Overlaps of the pairs
     Overlaps -> judged(keeps) -> JudgedPages: what a kept page has of each, and which are kept
 
 Pages have an order: the longest first, then the least number.  The first page of a key is its
@@ -17,7 +17,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -199,60 +199,36 @@ def set_bytes(words: NDArray[np.uint32]) -> int:
     return 4 * int(np.maximum(words.astype(np.int64) - 2, 1).sum())
 
 
-class PageSets:
-    """The sets of some pages, in a file without a name; a context manager.
+def check_disk(folder: Path, pages: int, foreseen: int, advice: str) -> None:
+    """ConfigError: the disk of `folder` lacks the room that `set_bytes` has foreseen."""
+    free = free_bytes(folder)
+    if free is not None and free < foreseen:
+        raise ConfigError(
+            f"the 3-grams of {pages:,} texts that may be copies need up to {human_bytes(foreseen)} "
+            f"of disk, and {folder} has {human_bytes(free)} free: {advice}"
+        )
 
-    `pages`: their numbers, ascending; add their texts in this order.  ConfigError: the disk of
-    `folder` lacks the room that `set_bytes` has foreseen.
+
+def write_sets(
+    readings: Iterable[Iterable[Batch]], threads: int, write: Callable[[Any], object], pages: int
+) -> Ints:
+    """Write the 3-grams of so many pages one after the other; return where each page's begin.
+
+    A reading is cut into batches by the thread that makes their sets.
     """
+    sizes = [np.zeros(1, np.int64)]
 
-    def __init__(self, pages: Ints, foreseen: int, folder: str | Path = "") -> None:
-        self.pages, self._sizes = pages, list[Ints]()
-        self._folder = Path(folder or tempfile.gettempdir())
-        free = free_bytes(self._folder)
-        if free is not None and free < foreseen:
-            raise ConfigError(
-                f"the 3-grams of {len(pages):,} texts that may be copies need up to "
-                f"{human_bytes(foreseen)} of disk, and {self._folder} has {human_bytes(free)} "
-                "free: name a folder with more room, scratch (--scratch)"
-            )
-        try:
-            self._file = tempfile.TemporaryFile(dir=self._folder)  # noqa: SIM115  (`__exit__`)
-        except OSError as error:
-            raise ConfigError(f"scratch {self._folder}: {error.strerror or error}") from error
+    def sets(batches: Iterable[Batch]) -> list[tuple[NDArray[np.uint32], Ints]]:
+        return [sets_of(*batch) for batch in batches]
 
-    def __enter__(self) -> PageSets:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._file.close()
-
-    def fill(
-        self, readings: Iterable[Iterable[Batch]], threads: int
-    ) -> tuple[NDArray[np.uint32], Ints]:
-        """Write the sets of all pages; return 3-grams, mapped, and where each page's begin.
-
-        A reading is cut into batches by the thread that makes their sets.
-        """
-
-        def sets(batches: Iterable[Batch]) -> list[tuple[NDArray[np.uint32], Ints]]:
-            return [sets_of(*batch) for batch in batches]
-
-        for made in in_order(sets, readings, threads):
-            for grams, first in made:
-                self._sizes.append(np.diff(first))
-                try:
-                    self._file.write(grams.view(np.uint8).data)
-                except OSError as error:
-                    raise write_error(self._folder / "scratch", error, None) from error
-        self._file.flush()
-        sizes = np.concatenate([[0], *self._sizes])
-        if len(sizes) != len(self.pages) + 1:
-            raise AssertionError(f"{len(sizes) - 1:,} texts were read of {len(self.pages):,}")
-        first = np.cumsum(sizes, dtype=np.int64)
-        if not first[-1]:
-            return np.empty(0, np.uint32), first
-        return np.memmap(self._file, np.uint32, "r"), first
+    for made in in_order(sets, readings, threads):
+        for grams, first in made:
+            sizes.append(np.diff(first))
+            write(grams.view(np.uint8).data)
+    first = np.cumsum(np.concatenate(sizes), dtype=np.int64)
+    if len(first) != pages + 1:
+        raise AssertionError(f"{len(first) - 1:,} texts were read of {pages:,}")
+    return first
 
 
 def chosen(batches: Iterable[Batch], pages: Ints) -> Iterator[Batch]:
@@ -268,6 +244,16 @@ def chosen(batches: Iterable[Batch], pages: Ints) -> Iterator[Batch]:
             spans = [data[begins[row] : begins[row + 1]] for row in rows.tolist()]
             sizes = begins[rows + 1] - begins[rows]
             yield memoryview(b"".join(spans)), np.concatenate([[0], np.cumsum(sizes)])
+
+
+def shares_of(
+    shared: NDArray[np.uint32], of_page: Ints, of_anchor: Ints
+) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """By pair, contained and near: of sizes of sets, and of what two have in common."""
+    return (
+        (shared / of_page).astype(np.float32),
+        (shared / (of_page + of_anchor - shared)).astype(np.float32),
+    )
 
 
 def verified(
@@ -289,9 +275,42 @@ def verified(
     for begin, both in in_order(shared, range(0, len(open_pairs), CHUNK_PAIRS), threads):
         rows = open_pairs[begin : begin + CHUNK_PAIRS]
         of_page, of_anchor = (sizes[side[begin : begin + CHUNK_PAIRS]] for side in places)
-        contained[rows] = both / of_page
-        near[rows] = both / (of_page + of_anchor - both)
+        contained[rows], near[rows] = shares_of(both, of_page, of_anchor)
     return Overlaps(*pairs, contained, near)
+
+
+def compared_here(
+    pairs: CandidatePairs,
+    pages: Ints,
+    foreseen: int,
+    *,
+    read: Callable[[Ints], Iterable[Iterable[Batch]]],
+    threads: int,
+    scratch: str | Path,
+) -> Overlaps:
+    """Compare the pairs in this process; the sets lie in a file without a name.
+
+    `read`: the texts of some pages, in their order.
+    """
+    folder = Path(scratch or tempfile.gettempdir())
+    advice = "name a folder with more room, scratch (--scratch)"
+    check_disk(folder, len(pages), foreseen, advice)
+    try:
+        file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115  (closed below)
+    except OSError as error:
+        raise ConfigError(f"scratch {folder}: {error.strerror or error}") from error
+
+    def write(grams: Any) -> None:
+        try:
+            file.write(grams)
+            file.flush()
+        except OSError as error:
+            raise write_error(folder / "scratch", error, None) from error
+
+    with file:
+        first = write_sets(read(pages), threads, write, len(pages))
+        grams = np.memmap(file, np.uint32, "r") if first[-1] else np.empty(0, np.uint32)
+        return verified(pairs, pages, grams, first, threads)
 
 
 def judged(
@@ -354,17 +373,14 @@ def similar_pages(
     words: NDArray[np.uint32],
     exact: NDArray[np.uint64],
     find_pairs: Callable[[], tuple[Ints, Ints]],
-    read: Callable[[Ints], Iterable[Iterable[Batch]]],
+    compare: Callable[[CandidatePairs, Ints, int], Overlaps],
     keeps: Callable[[JudgedPages, Ints], Mask],
-    *,
-    threads: int,
-    scratch: str | Path = "",
     note: Callable[[str], object] = lambda words: None,
 ) -> JudgedPages:
     """Search a collection: from what is known of each page to which ones stay.
 
-    `find_pairs`: as `pairs_of`; `read`: the texts of some pages, in their order; `note`: called
-    with what the second reading needs.  ConfigError: there is less.
+    `find_pairs`: like `pairs_of`; `compare`: like `compared_here`, of the pairs, the pages in them
+    and the bytes of their sets; `note`: called with what it needs.  ConfigError: there is less.
     """
     needed = _memory_for(len(words), 2 * len(words))
     page, anchor = find_pairs()
@@ -377,7 +393,4 @@ def similar_pages(
         f"be copies, in {len(pairs.page):,} pairs, whose 3-grams need up to "
         f"{human_bytes(foreseen)} of disk"
     )
-    with PageSets(pages, foreseen, scratch) as sets:
-        grams, first = sets.fill(read(pages), threads)
-        overlaps = verified(pairs, pages, grams, first, threads)
-    return judged(overlaps, words, keeps)
+    return judged(compare(pairs, pages, foreseen), words, keeps)

@@ -32,11 +32,15 @@ from snailps.duplicates.search import (
     TABLE_PASSES,
     AnchorTable,
     Batch,
+    CandidatePairs,
     Ints,
     JudgedPages,
     KeyChunk,
     Mask,
+    Overlaps,
     batches_of,
+    check_disk,
+    compared_here,
     facts_of,
     pairs_of,
     pull_anchors,
@@ -44,11 +48,14 @@ from snailps.duplicates.search import (
 )
 from snailps.errors import DataError
 from snailps.files.atomic import atomic_file, unfinished_of
+from snailps.filtering.page_sets import AskedPairs, PageSets, compared
 from snailps.filtering.rows import OpenTask, TextRows
 from snailps.filtering.tasks import Task, names_of, task_line, task_of, version_now
 
 PAIRS_SHOWN = 20
 COVERS_SHOWN = 20
+_ENDINGS = "keys", "pairs", "asked", "sets", "overlaps"
+"""Files of a task, in the order in which they are made; all but the first on a cluster alone."""
 LETTERS_KEPT = 20_000
 """Characters of a text that the report may show beside its cover."""
 _FOUND = np.dtype([
@@ -93,8 +100,7 @@ class CopySearch:
     def begin(self) -> list[Task]:
         """Tasks whose keys are still to be written; call it under the lock of the results."""
         self.folder.mkdir(exist_ok=True)
-        paths = self.path_of, self._pairs_path
-        files = [path_of(task) for task in self.tasks for path_of in paths]
+        files = [self._path(task, ending) for task in self.tasks for ending in _ENDINGS]
         for part in unfinished_of([*files, self._found_path]):
             part.unlink(missing_ok=True)
         return [] if self.is_done() else [t for t in self.tasks if not self.has_keys(t)]
@@ -119,8 +125,11 @@ class CopySearch:
     # --- the first reading ------------------------------------------------------------------
 
     def path_of(self, task: Task) -> Path:
+        return self._path(task, "keys")
+
+    def _path(self, task: Task, ending: str) -> Path:
         name = hashlib.sha256(f"{self._key} {task.name}".encode("utf-8", "surrogateescape"))
-        return self.folder / f"{name.hexdigest()[:32]}.keys"
+        return self.folder / f"{name.hexdigest()[:32]}.{ending}"
 
     def target(self, file: IO[bytes]) -> Target:
         """Begin a file of keys."""
@@ -183,11 +192,8 @@ class CopySearch:
 
     # --- pairs, on a cluster ----------------------------------------------------------------
 
-    def _pairs_path(self, task: Task) -> Path:
-        return self.path_of(task).with_suffix(".pairs")
-
-    def has_pairs(self) -> bool:
-        return all(self._pairs_path(task).exists() for task in self.tasks)
+    def has_all(self, ending: str) -> bool:
+        return all(self._path(task, ending).exists() for task in self.tasks)
 
     def pass_over(self, number: int, step: int, table: AnchorTable, threads: int) -> None:
         """One of `TABLE_PASSES` over a task; the last one writes its pairs."""
@@ -201,14 +207,67 @@ class CopySearch:
         chunks = range(0, self._complete.starts[number + 1] - start, CHUNK_PAGES)
         found = list(in_order(run, chunks, threads))
         if TABLE_PASSES[step] is pull_anchors:
-            with atomic_file(self._pairs_path(task)) as file:
+            with atomic_file(self._path(task, "pairs")) as file:
                 file.writelines(np.column_stack(pair).tobytes() for pair in found)
 
     def _found_pairs(self) -> tuple[Ints, Ints]:
         """What the passes of a cluster have found."""
-        files = [np.fromfile(self._pairs_path(task), np.int64) for task in self.tasks]
+        files = [np.fromfile(self._path(task, "pairs"), np.int64) for task in self.tasks]
         page, anchor = np.concatenate([np.empty(0, np.int64), *files]).reshape(-1, 2).T
         return page, anchor
+
+    # --- comparing, on a cluster ------------------------------------------------------------
+
+    def _compared_by(
+        self, workers: Callable[[], object], rows: Ints, pairs: CandidatePairs, pages: Ints,
+        foreseen: int,
+    ) -> Overlaps:  # fmt: skip
+        """Have workers compare pairs; `rows`: by page, its row in its task."""
+        unequal = np.flatnonzero(~pairs.equal)
+
+        def asked_of(bounds: tuple[int, int]) -> Ints:
+            """Pairs of the pages of a task, by anchor: of one file after the other."""
+            own = unequal[slice(*np.searchsorted(pairs.page[unequal], bounds))]
+            return own[np.argsort(pairs.anchor[own], kind="stable")]
+
+        tasks = [*zip(self.tasks, pairwise(self._complete.starts), strict=True)]
+        if not self.has_all("overlaps"):
+            check_disk(self.folder, len(pages), foreseen, "make room there")
+            for task, bounds in tasks:
+                own, asked = pages[slice(*np.searchsorted(pages, bounds))], asked_of(bounds)
+                AskedPairs.write(
+                    self._path(task, "asked"), own, rows[own],
+                    pairs.page[asked], pairs.anchor[asked],
+                )  # fmt: skip
+            workers()
+        shares = np.ones((len(pairs.page), 2), np.float32)
+        for task, bounds in tasks:
+            found = np.fromfile(self._path(task, "overlaps"), np.float32)
+            shares[asked_of(bounds)] = found.reshape(-1, 2)
+            self._path(task, "sets").unlink(missing_ok=True)  # the large ones
+        return Overlaps(*pairs, *np.ascontiguousarray(shares.T))
+
+    def write_sets(self, number: int, open_task: Callable[[Task], OpenTask], threads: int) -> None:
+        """Read the texts of a task again that are to be compared, and write their sets."""
+        task = self.tasks[number]
+        rows = AskedPairs(self._path(task, "asked")).rows
+        readings = _texts_of(task, rows, open_task) if len(rows) else ()
+        PageSets.write(self._path(task, "sets"), readings, len(rows), threads)
+
+    def write_overlaps(self, number: int, threads: int) -> None:
+        """Compare the pairs of a task's pages, once all sets are there."""
+
+        def opened(task: Task) -> tuple[AskedPairs, PageSets]:
+            asked = AskedPairs(self._path(task, "asked"))
+            return asked, PageSets(self._path(task, "sets"), asked.pages)
+
+        asked, own = opened(self.tasks[number])
+        bounds = np.searchsorted(asked.anchor, self._complete.starts).tolist()
+        with atomic_file(self._path(self.tasks[number], "overlaps")) as file:
+            for other, (begin, end) in zip(self.tasks, pairwise(bounds), strict=True):
+                if end > begin:
+                    page, anchor = asked.page[begin:end], asked.anchor[begin:end]
+                    file.write(compared(own, page, opened(other)[1], anchor, threads).tobytes())
 
     def _places(self, rows: Ints) -> _PagePlaces:
         """`rows`: of all pages, each its row in its task."""
@@ -251,10 +310,12 @@ class CopySearch:
         threads: int,
         scratch: str,
         note: Callable[[str], object],
+        workers: Callable[[], object] | None = None,
     ) -> None:
         """Compare all rows of the first reading; DataError: a file was changed since.
 
-        `keeps`: which rows stay, by their values of `dup`.
+        `keeps`: which rows stay, by their values of `dup`; `workers`: has a cluster's workers, who
+        have found the pairs, compare them, too.
         """
         places = self._complete
         count, chunks = places.starts[-1], list[KeyChunk]()
@@ -282,12 +343,13 @@ class CopySearch:
                 "exact": now.exact[rows].astype(np.float32),
             })  # fmt: skip
 
-        def find_pairs() -> tuple[Ints, Ints]:
-            return self._found_pairs() if self.has_pairs() else pairs_of(chunks, self.keys, threads)
-
-        done = similar_pages(
-            words, exact, find_pairs, read, stay, threads=threads, scratch=scratch, note=note
-        )
+        find_pairs = partial(pairs_of, chunks, self.keys, threads)
+        compare = partial(compared_here, read=read, threads=threads, scratch=scratch)
+        if workers is None:
+            done = similar_pages(words, exact, find_pairs, compare, stay, note)
+        else:
+            compare_there = partial(self._compared_by, workers, places.rows)
+            done = similar_pages(words, exact, self._found_pairs, compare_there, stay, note)
         found = np.empty(count, _FOUND)
         found["row"] = places.rows
         for name, values in done._asdict().items():

@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from fnmatch import fnmatchcase
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import IO, TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -215,7 +215,7 @@ class FilterJob:
         for number, task in enumerate(self.tasks):
             # A schema is read without the rows.  Of JSON lines and text the first file must do.
             if number == 0 or class_of(format_of(task.path)).is_typed:
-                with self._source(task) as source:
+                with self.source(task) as source:
                     condition = self.judge.condition
                     computed = [str(score) for score in condition.scores if score.is_computed]
                     of_task = source.check(condition.columns, self.judge.column_types(), computed)
@@ -245,7 +245,7 @@ class FilterJob:
             )
             self.scores.labels = self.judge.columns
 
-    def _source(self, task: Task) -> OpenTask:
+    def source(self, task: Task) -> OpenTask:
         return OpenTask(task, self.command.column, skips_bad=self.command.skips_bad)
 
     def close(self) -> None:
@@ -309,21 +309,25 @@ class FilterJob:
     ) -> None:
         """Search for copies, before `run`; nothing is done of what an earlier run has finished.
 
-        Reads the texts twice: for keys, then those whose keys others have.  The workers of a
-        cluster read the keys, and find the pairs.
+        Reads the texts twice: for keys, then those whose keys others have.  With a cluster its
+        workers read, and compare.
         """
         assert self.search is not None
         unread = self.search.begin()
         if cluster is None:
             self.read_keys(unread, threads, note)
-        elif not (self.search.is_done() or self.search.has_pairs()):
+        workers = None
+        if cluster is not None:
             path = str(self.search.list_for_workers())
-            cluster.run(WORKER, settings_for(self) | {"searched": len(self.tasks)}, input=path)
+            settings = settings_for(self) | {"searched": len(self.tasks)}
+            if not (self.search.is_done() or self.search.has_all("pairs")):
+                cluster.run(WORKER, settings | {"phase": "pairs"}, input=path)
+            workers = partial(cluster.run, WORKER, settings | {"phase": "overlaps"}, input=path)
         if not self.search.is_done():
             self.phase = "comparing"
             self.search.search(
-                self._source, self.judge.keeps, threads,
-                self.command.scratch or str(self.results.state), self.says,
+                self.source, self.judge.keeps, threads,
+                self.command.scratch or str(self.results.state), self.says, workers,
             )  # fmt: skip
 
     def read_keys(
@@ -367,7 +371,7 @@ class FilterJob:
             def batches() -> Iterator[_ScoredBatch]:
                 for task in tasks:
                     with ExitStack() as opened:
-                        source = opened.enter_context(self._source(task))
+                        source = opened.enter_context(self.source(task))
                         stored = None
                         if self.scores is not None:
                             stored = opened.enter_context(self.scores.of(task))
@@ -605,7 +609,7 @@ class _TaskOutput:
     """
 
     def __init__(self, job: FilterJob, work: _Pass, piece: _ScoredBatch) -> None:
-        self._job, self._work, self._task, self._source = job, work, piece.task, piece.source
+        self._job, self._work, self._task, self.source = job, work, piece.task, piece.source
         self._scores = ScoreWriter(piece.stored) if piece.stored is not None else None
         self._counts = RowCounts.none(len(job.judge.condition.clauses))
         self._begun = time.monotonic()
@@ -619,7 +623,7 @@ class _TaskOutput:
                 opened.enter_context(self._scores)
             file: IO[bytes] = opened.enter_context(atomic_file(path))
             # Last: a target that is dropped by an error would write into a file that is closed.
-            self._target = self._work.target(self._source, file)
+            self._target = self._work.target(self.source, file)
             self._opened = opened.pop_all()
         return self
 
@@ -631,7 +635,7 @@ class _TaskOutput:
 
     def finish(self) -> None:
         self._target.close()
-        self._counts.bad_lines, self._counts.first_bad = self._source.bad_lines
+        self._counts.bad_lines, self._counts.first_bad = self.source.bad_lines
         if version_now(self._task.path) != self._task.version:
             raise _changed(self._task.path)
         # A worker may outlive its run: the folder can belong to another command by now.
@@ -772,7 +776,7 @@ def filter(
         row, in any column, is a line of its own.
     scratch : path, optional
         Folder for 3-grams of texts that are compared (``dup``), 4 bytes per word; empty: in
-        `output`.
+        `output`, where the workers of a `cluster` always write them.
     begun : callable
         Called with the job before the first task; `job.tasks` has all tasks, `job.left` the
         unfinished ones.
@@ -823,6 +827,11 @@ def filter(
         inputs, column or "", files, keep, tuple(added), folder, scores, on_bad_line, evals,
         _absolute("scratch", scratch) if scratch else "",
     )  # fmt: skip
+    if cluster is not None and command.scratch:
+        raise ConfigError(
+            "scratch: the workers of a cluster write 3-grams into the output's folder, which all "
+            "its hosts share: leave it out"
+        )
     job = FilterJob(command)
     try:
         left = job.begin(overwrite=overwrite)

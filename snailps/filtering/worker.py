@@ -45,10 +45,12 @@ class FilterSettings(JobSettings):
     on_bad_line: Literal["stop", "skip"] = setting(
         "stop", help="What to do with a line without an object.", when="Some lines are damaged."
     )
-    searched: int = setting(
-        0, help="Tasks among which pairs of copies are searched; 0: outputs are written.",
-        when="Copies are searched.", low=0,
-    )  # fmt: skip
+    phase: Literal["pairs", "overlaps", "writing"] = setting(
+        "writing",
+        help="Find pairs of copies, compare them, or write outputs.",
+        when="Copies are searched.",
+    )
+    searched: int = setting(0, help="Tasks that are searched.", when="Copies are searched.", low=0)
     digest: str = setting("", help="SHA-256 of the benchmarks' lines.", when="You search them.")
     benchmarks: str = setting("[]", help="Paths of benchmarks, as JSON.", when="You search them.")
 
@@ -56,8 +58,9 @@ class FilterSettings(JobSettings):
 class Filter(Worker, Cut, Ranged):
     """Filters texts.  Its input is a list of tasks, one per line.
 
-    A search for copies goes over all tasks in passes, each of which waits for the one before: it
-    reads keys, then makes `TABLE_PASSES`.  All of it may be repeated.
+    A search for copies goes over all tasks in passes, each of which waits for the one before: keys
+    and `TABLE_PASSES` in the phase "pairs"; sets, and what pairs share, in "overlaps".  All of it
+    may be repeated.
     """
 
     Settings = FilterSettings
@@ -79,13 +82,13 @@ class Filter(Worker, Cut, Ranged):
 
     @classmethod
     def range_passes(cls, settings: FilterSettings, summary: bytes) -> RangePasses | None:
-        if not settings.searched:
+        if settings.phase == "writing":
             return None
-        passes = len(TABLE_PASSES)
+        passes = len(TABLE_PASSES) if settings.phase == "pairs" else 1
         return RangePasses(settings.searched, passes, per_epoch=passes)
 
     def tables(self) -> Sequence[Table]:
-        return ServedKeys.TABLES if self.settings.searched else ()
+        return ServedKeys.TABLES if self.settings.phase == "pairs" else ()
 
     def setup(self) -> None:
         s = self.settings
@@ -114,14 +117,18 @@ class Filter(Worker, Cut, Ranged):
         return {"units": float(done.counts.rows if done is not None else 0)}
 
     def _search(self, block: Block, terms: PassRange) -> Mapping[str, float]:
-        search = self._job.search
+        job, number, pass_ = self._job, terms.range_index, terms.pass_index
+        search = job.search
         assert search is not None
-        if terms.pass_index:
+        if self.settings.phase == "overlaps":
+            if pass_:
+                search.write_overlaps(number, self.threads)
+            else:
+                search.write_sets(number, job.source, self.threads)
+        elif pass_:
             if self._keys is None:
                 self._keys = ServedKeys(self, search.keys)
-            search.pass_over(terms.range_index, terms.pass_index - 1, self._keys, self.threads)
-            return {"units": 0.0}  # a text counts once
-        task = task_of(bytes(block.data))
-        if not search.has_keys(task):
-            self._job.read_keys([task], self.threads)
-        return {"units": float(search.rows_of(task))}
+            search.pass_over(number, pass_ - 1, self._keys, self.threads)
+        elif not search.has_keys(search.tasks[number]):
+            job.read_keys([search.tasks[number]], self.threads)
+        return {"units": 0.0 if pass_ else float(search.rows_of(search.tasks[number]))}

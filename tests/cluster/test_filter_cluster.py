@@ -101,7 +101,8 @@ def test_killed_worker_costs_a_search_for_copies_no_byte(folder, monkeypatch, ph
                     os.kill(int(text), signal.SIGKILL)
                     path.write_text("")
 
-            if phase == ("reading" if settings.get("searched") else "writing"):
+            jobs = {"pairs": "reading", "writing": "writing"}
+            if jobs.get(settings.get("phase", "writing")) == phase:
                 model = "filter_models:StuckWriting"
             cluster.run(model, settings, input=input, on_status=on_status, quiet=True)
 

@@ -91,7 +91,7 @@ class Killing:
                 self._kill(int(text))
                 path.write_text("")
 
-        if settings.get("searched"):
+        if settings.get("searched"):  # a search; the worker that waits is in one of its two jobs
             model = f"filter_models:{self._model}"
         self._cluster.run(model, settings, input=input, on_status=on_status, quiet=True)
 
@@ -101,12 +101,13 @@ def kill_a_server(cluster):
     os.kill(next(n["pid"] for n in nodes if n["role"] == "server"), signal.SIGKILL)
 
 
-PASSES = "StuckNoting", "StuckPushing", "StuckPulling"
+OVER_KEYS = "StuckNoting", "StuckPushing", "StuckPulling"
+PASSES = *OVER_KEYS, "StuckReading", "StuckComparing"
 
 
 @pytest.mark.parametrize("model", PASSES)
 @pytest.mark.parametrize("role", ["worker", "server"])
-def test_process_killed_in_a_pass_over_keys_costs_no_byte(folder, monkeypatch, role, model):
+def test_process_killed_in_a_pass_of_a_search_costs_no_byte(folder, monkeypatch, role, model):
     monkeypatch.setenv("PYTHONPATH", environment()["PYTHONPATH"])
     name = f"{role}-{model}"
     with snailps.local_cluster(servers=2, workers=2) as cluster:

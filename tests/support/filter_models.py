@@ -50,21 +50,29 @@ class StuckWriting(StuckFilter):
 
 
 class StuckNoting(worker.Filter):
-    """The first one waits with the pushes of a task's pass at the servers, before it says so."""
+    """The first one waits with a task's pass made, its pushes at the servers, before it says so."""
 
-    waits_in = 1
+    waits_in = "pairs", 1
     wait = StuckFilter.wait
 
     def _search(self, block, terms):
         units = super()._search(block, terms)
-        if terms.pass_index == self.waits_in:
+        if (self.settings.phase, terms.pass_index) == self.waits_in:
             self.wait()
         return units
 
 
 class StuckPushing(StuckNoting):
-    waits_in = 2
+    waits_in = "pairs", 2
 
 
 class StuckPulling(StuckNoting):
-    waits_in = 3
+    waits_in = "pairs", 3
+
+
+class StuckReading(StuckNoting):
+    waits_in = "overlaps", 0
+
+
+class StuckComparing(StuckNoting):
+    waits_in = "overlaps", 1

@@ -369,6 +369,27 @@ def test_room_is_foreseen_and_said(whole, tmp_path, monkeypatch):
         keep(whole / "in", tmp_path / "none")
 
 
+def test_workers_of_a_cluster_compare_in_the_folder_that_all_hosts_share(
+    whole, tmp_path, monkeypatch
+):
+    with pytest.raises(ConfigError, match=r"^scratch: the workers of a cluster .* share"):
+        keep(whole / "in", tmp_path / "out", scratch=tmp_path, cluster=InProcess())
+    sets = []
+
+    class Session(InProcess):
+        def run(self, model, settings, *, input):
+            super().run(model, settings, input=input)
+            sets.append(len([*Path(input).parent.glob("*.sets")]))
+
+    done = keep(whole / "in", tmp_path / "out", add=["dup.of"], cluster=Session())
+    assert bytes_of(tmp_path / "out") == bytes_of(whole / "out")
+    assert done["copies"] == json.loads((whole / "out" / "_manifest.json").read_text())["copies"]
+    assert sets == [0, 3, 0]  # found pairs, compared them, and wrote without the sets
+    monkeypatch.setattr(search, "free_bytes", lambda folder: 1000)
+    with pytest.raises(ConfigError, match=r"of disk, and .*copies has 1.0 kB free: make room"):
+        keep(whole / "in", tmp_path / "full", cluster=InProcess())
+
+
 def test_report_shows_what_goes_beside_what_stays(tmp_path):
     words = " ".join(f"w{number}" for number in range(80))
     put(tmp_path / "in", [f"{words} <b> tail {words}", f"{words} other tail {words}"], "txt", 1)
