@@ -132,7 +132,7 @@ def dedup(
     keys, exact, words = map(np.concatenate, zip(*facts, strict=True))
     del facts
     chunks = [
-        KeyChunk(first, words[first : first + CHUNK_PAGES], partial(_rows, keys, first))
+        KeyChunk(first, partial(_part, keys, words, first))
         for first in range(0, len(words), CHUNK_PAGES)
     ]
 
@@ -146,14 +146,26 @@ def dedup(
                 covered = covered | (values[rows] >= np.float32(bound))
         return ~covered
 
-    find_pairs = partial(pairs_of, chunks, keys.size, threads)
-    compare = partial(compared_here, read=read, threads=threads, scratch=os.fsdecode(scratch))
-    done = similar_pages(words, exact, find_pairs, compare, keeps)
+    count = len(words)
+    pages, found = similar_pages(
+        count, partial(pairs_of, chunks, count, keys.size, threads),
+        lambda pages: (words[pages], exact[pages]),
+        partial(compared_here, read=read, threads=threads, scratch=os.fsdecode(scratch)), keeps,
+    )  # fmt: skip
+    done = JudgedPages.none(count)
+    done.kept[:] = True  # a text without a pair
+    for values, of_pages in zip(done, found, strict=True):
+        values[pages] = of_pages
+    has_cover = done.of >= 0
+    done.of[has_cover] = pages[done.of[has_cover]]
     return Duplicates(done.kept, done.of, done.contained, done.near, done.exact, done.covers())
 
 
-def _rows(keys: NDArray[np.uint64], first: int) -> NDArray[np.uint64]:
-    return keys[first : first + CHUNK_PAGES]
+def _part(
+    keys: NDArray[np.uint64], words: NDArray[np.uint32], first: int
+) -> tuple[NDArray[np.uint64], NDArray[np.uint32]]:
+    here = slice(first, first + CHUNK_PAGES)
+    return keys[here], words[here]
 
 
 def _is_share(bound: Any) -> bool:

@@ -40,9 +40,9 @@ WORDS_MAX = (1 << 24) - 1
 CHUNK_PAGES = 1 << 14
 """Pages whose keys one thread takes at a time."""
 CHUNK_PAIRS = 1 << 12
-PAGE_BYTES, PAIR_BYTES = 320, 100
-"""Memory a page, about: keys' filters and rows, two pairs, lengths and hashes, not its keys; and
-memory of each further pair.  A page has no more pairs than keys."""
+PAGE_BYTES, PAIR_BYTES, PAIRED_BYTES = 48, 100, 90
+"""Memory, about: of a page in the table of keys; of a pair; of a page that is in pairs.  A page has
+no more pairs than keys."""
 
 
 class PageFacts(NamedTuple):
@@ -58,14 +58,13 @@ class PageFacts(NamedTuple):
 
 
 class KeyChunk(NamedTuple):
-    """Keys of consecutive pages, read as often as they are needed: `CHUNK_PAGES` pages or so.
+    """Consecutive pages, read as often as they are needed: `CHUNK_PAGES` of them or so.
 
-    `first`: number of the first page; `words`: of each page.
+    `first`: number of the first page; `load`: gives the keys, and the number of words of each page.
     """
 
     first: int
-    words: NDArray[np.uint32]
-    load: Callable[[], Keys]
+    load: Callable[[], tuple[Keys, NDArray[np.uint32]]]
 
 
 class AnchorTable(Protocol):
@@ -155,18 +154,19 @@ def order_of(words: NDArray[np.uint32], first: int = 0) -> NDArray[np.uint64]:
 
 def note_keys(table: AnchorTable, chunk: KeyChunk) -> None:
     """Say which keys there are: only those of several pages get rows."""
-    table.note(chunk.load())
+    table.note(chunk.load()[0])
 
 
 def push_pages(table: AnchorTable, chunk: KeyChunk) -> None:
     """Offer pages as anchors of their keys."""
-    keys, values = chunk.load(), order_of(chunk.words, chunk.first)
+    keys, words = chunk.load()
+    values = order_of(words, chunk.first)
     table.push(keys, np.repeat(values, keys.shape[1]).reshape(keys.shape))
 
 
 def pull_anchors(table: AnchorTable, chunk: KeyChunk) -> tuple[Ints, Ints]:
     """Pages, ascending, and their anchors, each pair once."""
-    values = table.pull(chunk.load())
+    values = table.pull(chunk.load()[0])
     own = np.arange(chunk.first, chunk.first + len(values))[:, None]
     numbers = (values & np.uint64((1 << NUMBER_BITS) - 1)).astype(np.int64)
     anchors = np.sort(np.where(values == np.uint64(NO_KEY), own, numbers), axis=1)
@@ -181,8 +181,9 @@ TABLE_PASSES = note_keys, push_pages, pull_anchors
 noted, and is asked for once all were pushed."""
 
 
-def pairs_of(chunks: Sequence[KeyChunk], count: int, threads: int) -> tuple[Ints, Ints]:
-    """Each page with the anchors of its keys; `count`: of all keys."""
+def pairs_of(chunks: Sequence[KeyChunk], pages: int, count: int, threads: int) -> tuple[Ints, Ints]:
+    """Each page with the anchors of its keys; `count`: of all keys.  ConfigError: no memory."""
+    check_memory(pages, PAGE_BYTES * pages)
     table, found = KeyTable(max(1, count)), list[tuple[Ints, Ints]]()
     for each in (note_keys, push_pages):
         for _ in in_order(partial(each, table), chunks, threads):
@@ -357,40 +358,46 @@ def _ranges(begins: Ints, chosen: Ints) -> Ints:
     return numbers
 
 
-def _memory_for(pages: int, pairs: int) -> int:
-    """Memory that a search takes, about; ConfigError: there is less."""
-    needed = PAGE_BYTES * pages + PAIR_BYTES * max(0, pairs - 2 * pages)
+def check_memory(pages: int, needed: int) -> None:
+    """ConfigError: there is less memory than so many bytes."""
     free, why = memory()
     if 0 < free < needed:
         raise ConfigError(
             f"{pages:,} texts need about {human_bytes(needed)} of memory, and {human_bytes(free)} "
             f"is free ({why}): compare {pages * free // needed:,} at once at most"
         )
-    return needed
 
 
 def similar_pages(
-    words: NDArray[np.uint32],
-    exact: NDArray[np.uint64],
+    pages: int,
     find_pairs: Callable[[], tuple[Ints, Ints]],
+    facts: Callable[[Ints], tuple[NDArray[np.uint32], NDArray[np.uint64]]],
     compare: Callable[[CandidatePairs, Ints, int], Overlaps],
     keeps: Callable[[JudgedPages, Ints], Mask],
     note: Callable[[str], object] = lambda words: None,
-) -> JudgedPages:
-    """Search a collection: from what is known of each page to which ones stay.
+) -> tuple[Ints, JudgedPages]:
+    """Search so many pages: those that are in pairs, ascending, and what each has of a kept one.
 
-    `find_pairs`: like `pairs_of`; `compare`: like `compared_here`, of the pairs, the pages in them
-    and the bytes of their sets; `note`: called with what it needs.  ConfigError: there is less.
+    `of` is a place in the pages that are returned.  All others are as a page without an anchor:
+    nothing is held of them.  `find_pairs`: like `pairs_of`; `facts`: words and `exact` of some
+    pages; `compare`: like `compared_here`, of the pairs, the pages in them that are not equal and
+    the bytes of their sets; `note`: called with what it needs.  ConfigError: there is less.
     """
-    needed = _memory_for(len(words), 2 * len(words))
     page, anchor = find_pairs()
-    pairs = CandidatePairs(page, anchor, (exact[page] == exact[anchor]).all(axis=1))
-    needed = max(needed, _memory_for(len(words), len(pairs.page)))
-    pages = pairs.pages
-    foreseen = set_bytes(words[pages])
+    paired = np.unique(np.concatenate([page, anchor]))
+    needed = PAIR_BYTES * len(page) + PAIRED_BYTES * len(paired)
+    check_memory(pages, needed)
+    words, exact = facts(paired)
+    places = np.searchsorted(paired, page), np.searchsorted(paired, anchor)
+    pairs = CandidatePairs(page, anchor, (exact[places[0]] == exact[places[1]]).all(axis=1))
+    asked = pairs.pages
+    foreseen = set_bytes(words[np.searchsorted(paired, asked)])
     note(
-        f"{len(words):,} texts, about {human_bytes(needed)} of memory: {len(pages):,} of them may "
-        f"be copies, in {len(pairs.page):,} pairs, whose 3-grams need up to "
+        f"{pages:,} texts: {len(asked):,} of them may be copies, in {len(page):,} pairs, which "
+        f"need about {human_bytes(needed)} of memory, and their 3-grams up to "
         f"{human_bytes(foreseen)} of disk"
     )
-    return judged(compare(pairs, pages, foreseen), words, keeps)
+    overlaps = compare(pairs, asked, foreseen)
+    # In the order are the places as the numbers are.
+    overlaps = overlaps._replace(page=places[0], anchor=places[1])
+    return paired, judged(overlaps, words, keeps)

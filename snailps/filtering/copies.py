@@ -36,6 +36,7 @@ from snailps.duplicates.search import (
     Ints,
     JudgedPages,
     KeyChunk,
+    Keys,
     Mask,
     Overlaps,
     batches_of,
@@ -62,6 +63,8 @@ _FOUND = np.dtype([
     ("row", "<i8"), ("of", "<i8"), ("contained", "<f4"), ("near", "<f4"), ("exact", "?"),
     ("kept", "?"),
 ])  # fmt: skip
+
+_FACTS = np.dtype([("row", "<i8"), ("words", "<u8"), ("exact", "<u8", (2,))])
 
 
 def _key_rows(columns: int) -> np.dtype[Any]:
@@ -177,8 +180,33 @@ class CopySearch:
             self.path_of(task), self._rows, CHUNK_PAGES, offset=first * self._rows.itemsize
         )
 
-    def _load_keys(self, task: Task, first: int) -> NDArray[np.uint64]:
-        return np.ascontiguousarray(self._load(task, first)["keys"])
+    def _load_keys(self, task: Task, first: int) -> tuple[Keys, NDArray[np.uint32]]:
+        part = self._load(task, first)
+        return np.ascontiguousarray(part["keys"]), part["words"].astype(np.uint32)
+
+    def _chunks(self, task: Task) -> list[KeyChunk]:
+        start, stop = self._complete.bounds(task)
+        return [
+            KeyChunk(start + first, partial(self._load_keys, task, first))
+            for first in range(0, stop - start, CHUNK_PAGES)
+        ]
+
+    def _facts(self, pages: Ints) -> NDArray[Any]:
+        """Rows in their tasks, words and hashes of some pages, ascending."""
+        facts = np.empty(len(pages), _FACTS)
+        for task in self.tasks:
+            start, stop = self._complete.bounds(task)
+            begin, end = np.searchsorted(pages, [start, stop])
+            if begin == end:
+                continue
+            for first in range(0, stop - start, CHUNK_PAGES):
+                after = min(start + first + CHUNK_PAGES, stop)
+                begin, end = np.searchsorted(pages, [start + first, after])
+                if end > begin:
+                    part = self._load(task, first)[pages[begin:end] - start - first]
+                    for name in _FACTS.fields or ():
+                        facts[name][begin:end] = part[name]
+        return facts
 
     @cached_property
     def _complete(self) -> _PagePlaces:
@@ -197,15 +225,9 @@ class CopySearch:
 
     def pass_over(self, number: int, step: int, table: AnchorTable, threads: int) -> None:
         """One of `TABLE_PASSES` over a task; the last one writes its pairs."""
-        task, start = self.tasks[number], self._complete.starts[number]
-
-        def run(first: int) -> Any:
-            words = self._load(task, first)["words"].astype(np.uint32)
-            chunk = KeyChunk(start + first, words, partial(self._load_keys, task, first))
-            return TABLE_PASSES[step](table, chunk)
-
-        chunks = range(0, self._complete.starts[number + 1] - start, CHUNK_PAGES)
-        found = list(in_order(run, chunks, threads))
+        task = self.tasks[number]
+        run: Callable[[KeyChunk], Any] = partial(TABLE_PASSES[step], table)
+        found = list(in_order(run, self._chunks(task), threads))
         if TABLE_PASSES[step] is pull_anchors:
             with atomic_file(self._path(task, "pairs")) as file:
                 file.writelines(np.column_stack(pair).tobytes() for pair in found)
@@ -219,10 +241,9 @@ class CopySearch:
     # --- comparing, on a cluster ------------------------------------------------------------
 
     def _compared_by(
-        self, workers: Callable[[], object], rows: Ints, pairs: CandidatePairs, pages: Ints,
-        foreseen: int,
-    ) -> Overlaps:  # fmt: skip
-        """Have workers compare pairs; `rows`: by page, its row in its task."""
+        self, workers: Callable[[], object], pairs: CandidatePairs, pages: Ints, foreseen: int
+    ) -> Overlaps:
+        """Have workers compare pairs."""
         unequal = np.flatnonzero(~pairs.equal)
 
         def asked_of(bounds: tuple[int, int]) -> Ints:
@@ -236,7 +257,7 @@ class CopySearch:
             for task, bounds in tasks:
                 own, asked = pages[slice(*np.searchsorted(pages, bounds))], asked_of(bounds)
                 AskedPairs.write(
-                    self._path(task, "asked"), own, rows[own],
+                    self._path(task, "asked"), own, self._facts(own)["row"],
                     pairs.page[asked], pairs.anchor[asked],
                 )  # fmt: skip
             workers()
@@ -317,25 +338,17 @@ class CopySearch:
         `keeps`: which rows stay, by their values of `dup`; `workers`: has a cluster's workers, who
         have found the pairs, compare them, too.
         """
-        places = self._complete
-        count, chunks = places.starts[-1], list[KeyChunk]()
-        words, exact = np.empty(count, np.uint32), np.empty((count, 2), np.uint64)
-        places.rows = np.empty(count, np.int64)
-        for task, (start, end) in zip(self.tasks, pairwise(places.starts), strict=True):
-            for first in range(0, end - start, CHUNK_PAGES):
-                part = self._load(task, first)
-                here = slice(start + first, start + first + len(part))
-                places.rows[here], words[here], exact[here] = (
-                    part[name] for name in ("row", "words", "exact")
-                )
-                load = partial(self._load_keys, task, first)
-                chunks.append(KeyChunk(start + first, words[here], load))
 
         def read(pages: Ints) -> Iterator[Iterable[Batch]]:
-            for task, bounds in zip(self.tasks, pairwise(places.starts), strict=True):
-                begin, end = np.searchsorted(pages, bounds)
+            rows = self._facts(pages)["row"]
+            for task in self.tasks:
+                begin, end = np.searchsorted(pages, self._complete.bounds(task))
                 if end > begin:
-                    yield from _texts_of(task, places.rows[pages[begin:end]], open_task)
+                    yield from _texts_of(task, rows[begin:end], open_task)
+
+        def facts(pages: Ints) -> tuple[NDArray[np.uint32], Keys]:
+            known = self._facts(pages)
+            return known["words"].astype(np.uint32), known["exact"]
 
         def stay(now: JudgedPages, rows: Ints) -> Mask:
             return keeps({
@@ -343,27 +356,45 @@ class CopySearch:
                 "exact": now.exact[rows].astype(np.float32),
             })  # fmt: skip
 
-        find_pairs = partial(pairs_of, chunks, self.keys, threads)
-        compare = partial(compared_here, read=read, threads=threads, scratch=scratch)
+        count = self._complete.starts[-1]
+        find_pairs: Callable[[], tuple[Ints, Ints]] = self._found_pairs
+        compare: Callable[..., Overlaps]
         if workers is None:
-            done = similar_pages(words, exact, find_pairs, compare, stay, note)
+            chunks = [chunk for task in self.tasks for chunk in self._chunks(task)]
+            find_pairs = partial(pairs_of, chunks, count, self.keys, threads)
+            compare = partial(compared_here, read=read, threads=threads, scratch=scratch)
         else:
-            compare_there = partial(self._compared_by, workers, places.rows)
-            done = similar_pages(words, exact, self._found_pairs, compare_there, stay, note)
-        found = np.empty(count, _FOUND)
-        found["row"] = places.rows
-        for name, values in done._asdict().items():
-            found[name] = values
+            compare = partial(self._compared_by, workers)
+        pages, done = similar_pages(count, find_pairs, facts, compare, stay, note)
+        alone = bool(stay(JudgedPages.none(1), np.zeros(1, np.int64))[0])
         with atomic_file(self._found_path) as file:
-            file.write(found.tobytes())
+            for task in self.tasks:
+                self._write_found(file, task, pages, done, alone)
         with atomic_file(self._found_path.with_suffix(".json")) as file:
-            summary = {"key": self._key, "bytes": found.nbytes} | self._summary(done, places)
-            file.write(json.dumps(summary).encode())
+            summary = {"key": self._key, "bytes": count * _FOUND.itemsize}
+            file.write(json.dumps(summary | self._summary(pages, done)).encode())
 
-    @staticmethod
-    def _summary(done: JudgedPages, places: _PagePlaces) -> dict[str, Any]:
+    def _write_found(
+        self, file: IO[bytes], task: Task, pages: Ints, done: JudgedPages, alone: bool
+    ) -> None:
+        """Write what was found of all pages of a task; `alone`: whether one without pairs stays."""
+        start, stop = self._complete.bounds(task)
+        for first in range(0, stop - start, CHUNK_PAGES):
+            part = self._load(task, first)
+            found = np.zeros(len(part), _FOUND)
+            found["row"], found["of"], found["kept"] = part["row"], -1, alone
+            here = slice(*np.searchsorted(pages, [start + first, start + first + len(part)]))
+            rows = pages[here] - start - first
+            for name, values in done._asdict().items():
+                found[name][rows] = values[here]
+            found["of"][rows] = np.where(done.of[here] >= 0, pages[done.of[here]], -1)
+            file.write(found.tobytes())
+
+    def _summary(self, pages: Ints, done: JudgedPages) -> dict[str, Any]:
+        places = self._places(self._mapped()["row"])
+
         def place(page: int) -> dict[str, Any]:
-            file, row = places.of(page)
+            file, row = places.of(int(pages[page]))
             return {"file": file, "row": row}
 
         def pair(page: int) -> dict[str, Any]:
@@ -380,22 +411,26 @@ class CopySearch:
         shown = removed[doubtful[:PAIRS_SHOWN]].tolist()
         largest = np.lexsort((np.arange(len(covers)), -covers))[:COVERS_SHOWN]
         return {
-            "compared": len(done.of), "removed": len(removed),
+            "compared": self._complete.starts[-1], "removed": len(removed),
             "covers": [
                 {**place(page), "texts": int(covers[page])}
                 for page in largest.tolist() if covers[page]
             ],
-            "pairs": [*map(pair, shown)], "shown": [*shown, *done.of[shown].tolist()],
+            "pairs": [*map(pair, shown)],
+            "shown": [int(pages[page]) for page in (*shown, *done.of[shown].tolist())],
         }  # fmt: skip
 
     # --- the last reading -------------------------------------------------------------------
 
     def found(self) -> FoundCopies:
         """What the search has found, for the reading that writes."""
-        found = np.empty(0, _FOUND)
-        if self._found_path.stat().st_size:
-            found = np.memmap(self._found_path, _FOUND, "r")
+        found = self._mapped()
         return FoundCopies(self._places(found["row"]), found, self.summary()["shown"])
+
+    def _mapped(self) -> NDArray[Any]:
+        if not self._found_path.stat().st_size:
+            return np.empty(0, _FOUND)
+        return np.memmap(self._found_path, _FOUND, "r")
 
 
 class _PagePlaces:
@@ -418,6 +453,11 @@ class _PagePlaces:
         for file, count in zip(self._files, all_rows, strict=True):
             self._before.append(before.get(file, 0))
             before[file] = self._before[-1] + count
+
+    def bounds(self, task: Task) -> tuple[int, int]:
+        """The task's first page, and the one after its last."""
+        number = self.numbers[task.name]
+        return self.starts[number], self.starts[number + 1]
 
     def of(self, page: int) -> tuple[str, int]:
         """The file, by the name of its output, and the row in it, from 1."""

@@ -5,6 +5,7 @@ import importlib
 import json
 import re
 import shutil
+import tracemalloc
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -351,7 +352,7 @@ def test_room_is_foreseen_and_said(whole, tmp_path, monkeypatch):
     said = []
     keep(whole / "in", tmp_path / "out", begun=lambda job: setattr(job, "says", said.append))
     assert len(said) == 1
-    wanted = r"47 texts, about .* of memory: \d+ of them .* in \d+ pairs.* up to [\d.]+ kB of disk"
+    wanted = r"47 texts: \d+ of them .* in \d+ pairs.* about .* memory.* up to [\d.]+ kB of disk"
     assert re.match(wanted, said[0]), said
     monkeypatch.setattr(search, "free_bytes", lambda folder: 1000)
     with pytest.raises(ConfigError, match=r"up to .* of disk, and .*\.snailps has .*--scratch"):
@@ -359,14 +360,60 @@ def test_room_is_foreseen_and_said(whole, tmp_path, monkeypatch):
     with pytest.raises(ConfigError, match=rf"and {tmp_path} has 1.0 kB free"):
         keep(whole / "in", tmp_path / "full", scratch=tmp_path)
     monkeypatch.setattr(search, "free_bytes", lambda folder: None)
-    monkeypatch.setattr(search, "PAIR_BYTES", 10**6)
-    monkeypatch.setattr(copies, "pairs_of", lambda *given: np.zeros((2, 95), np.int64))
-    monkeypatch.setattr(search, "memory", lambda: (1_000_000, "MemAvailable"))
-    with pytest.raises(ConfigError, match=r"47 texts need about 1.0 MB of .* compare 46 at once"):
-        keep(whole / "in", tmp_path / "pairs")
-    monkeypatch.setattr(search, "memory", lambda: (10_000, "MemAvailable"))
-    with pytest.raises(ConfigError, match=r"47 texts need about .* of memory, and .* free"):
+    monkeypatch.setattr(search, "memory", lambda: (1_000, "MemAvailable"))
+    with pytest.raises(ConfigError, match=r"47 texts need about 2.3 kB of memory, and 1.0 kB is"):
         keep(whole / "in", tmp_path / "none")
+    monkeypatch.setattr(search, "PAIR_BYTES", 10**4)
+    monkeypatch.setattr(copies, "pairs_of", lambda *given: np.zeros((2, 95), np.int64))
+    monkeypatch.setattr(search, "memory", lambda: (500_000, "MemAvailable"))
+    with pytest.raises(ConfigError, match=r"47 texts need about 950.1 kB .* compare 24 at once"):
+        keep(whole / "in", tmp_path / "pairs")
+
+
+@pytest.mark.parametrize("cluster", [False, True])
+def test_bytes_do_not_depend_on_how_many_texts_are_taken_at_a_time(
+    whole, tmp_path, monkeypatch, cluster
+):
+    for pages in (1, 3, 7):
+        monkeypatch.setattr(copies, "CHUNK_PAGES", pages)
+        options = {"cluster": InProcess()} if cluster else {}
+        keep(whole / "in", tmp_path / f"{pages}", add=["dup.of"], **options)
+        assert bytes_of(tmp_path / f"{pages}") == bytes_of(whole / "out")
+
+
+def test_text_without_a_pair_is_judged_by_the_condition_too(tmp_path):
+    """Its shares are 0: a condition that wants copies of what stays keeps nothing."""
+    put(
+        tmp_path / "in",
+        [f"{PAGE} 1", f"{PAGE} 1", "seven other words that are in no pair"],
+        "jsonl",
+        2,
+    )
+    asked = {"column": "text", "output": tmp_path / "out"}
+    done = snailps.filter(tmp_path / "in", keep="dup.contained >= .5", **asked)
+    assert (done["kept"], done["copies"]["compared"], done["copies"]["removed"]) == (0, 3, 0)
+
+
+def test_memory_of_the_command_is_of_pairs_and_not_of_texts():
+    page, anchor = np.arange(10**8, 10**9, 10**8), np.arange(9)
+
+    def facts(pages):
+        return np.full(len(pages), 7, np.uint32), np.zeros((len(pages), 2), np.uint64)
+
+    def compare(pairs, pages, foreseen):
+        assert (len(pages), foreseen) == (0, 0)  # all are equal
+        return search.Overlaps(*pairs, *np.ones((2, 9), np.float32))
+
+    tracemalloc.start()
+    pages, done = search.similar_pages(
+        10**9, lambda: (page, anchor), facts, compare, lambda now, rows: ~now.exact[rows]
+    )
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert pages.tolist() == [*range(9), *page.tolist()]
+    assert done.kept.tolist() == [True] * 9 + [False] * 9
+    assert pages[done.of[9:]].tolist() == [*range(9)]
+    assert peak < 10**6
 
 
 def test_workers_of_a_cluster_compare_in_the_folder_that_all_hosts_share(
@@ -646,7 +693,7 @@ def test_command_says_what_came_of_it(whole, tmp_path, capsys):
     said = capsys.readouterr()
     done = json.loads((tmp_path / "out" / "_manifest.json").read_text())
     assert f"{done['benchmarks']['met']} of 16 lines of benchmarks were met" in said.out
-    assert "texts, about" in said.err
+    assert "which need about" in said.err
 
 
 def test_report_of_repeated_words_is_made_at_once():
