@@ -273,7 +273,7 @@ class Ranged:
         Asked at the master when the training begins; it must return quickly, and depend on these
         arguments alone.  `prepare` and `train` then get each block of the input once, in pass 0,
         then ranges, whose blocks have no bytes: `Block.terms` is a `PassRange`.  Pushes of a range
-        should be `assign`, as it may be trained twice where a worker is lost.
+        should be `assign`, or of integers, as it may be trained twice where a worker is lost.
 
         Parameters
         ----------
