@@ -115,7 +115,7 @@ def dedup(
 
     Examples
     --------
-    >>> found = snailps.dedup(["one two three four", "ONE, two: three - four!", "five six"])
+    >>> found = dedup(["one two three four", "ONE, two: three - four!", "five six"])
     >>> found.keep.tolist(), found.of.tolist()
     ([True, False, True], [-1, 0, -1])
     """

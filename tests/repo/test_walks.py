@@ -9,7 +9,7 @@ ROOT = Path(__file__).resolve().parents[2]
 WALKS = ROOT / "docs" / "design"
 
 FILES_MAX = {
-    "walk-pull.md": 16, "walk-register.md": 21, "walk-block.md": 18, "walk-setting.md": 8,
+    "walk-pull.md": 16, "walk-register.md": 22, "walk-block.md": 18, "walk-setting.md": 8,
     "walk-schedule.md": 8, "walk-model.md": 11,
 }  # fmt: skip
 """Files in the tables of a walk.  A way that gets longer needs a reason; one that gets shorter

@@ -63,8 +63,7 @@ def test_events_of_a_lost_server_name_its_successors():
         world.tick()
         for shard in placement.shards:
             if shard.standby is not None:  # as its primary would tell
-                shard.standby.state = "ready"
-                placement.changed(shard)
+                placement.complete(shard, shard.standby)
     assert {s["standby"] for s in world.status()["shards"]} == {1, 2}
     world.handle(Gone(second, "no heartbeat for 3 s"))
     lost = [event for event in events_of(world) if event[0] == "lost"]

@@ -11,7 +11,7 @@ from shards import LIMIT_S
 
 from snailps.config import MasterSettings, ServerSettings, WorkerSettings
 from snailps.errors import RemoteError
-from snailps.master import checkpoints
+from snailps.master import transfers
 from snailps.node import limits
 from snailps.node.limits import Limits
 from snailps.node.shard_connections import ShardConnections
@@ -42,7 +42,7 @@ def test_first_connect_ends_before_those_who_wait_for_it(request_s, init_s):
 
 
 def test_limits_of_orders_fall_from_the_outside_in():
-    chain = [checkpoints.STALL_S, limits.STALL_S, limits.ORDER_S, limits.DIAL_S]
+    chain = [transfers.STALL_S, limits.STALL_S, limits.ORDER_S, limits.DIAL_S]
     assert all(outer > inner for outer, inner in pairwise(chain)), chain
     assert limits.DIAL_S > HANDSHAKE_LIMIT_S
 

@@ -215,7 +215,8 @@ def test_files_of_a_filter_name_addresses_without_secrets(tmp_path, monkeypatch)
     task = Task(paths[0], "h/a/x.txt", (), 5, "v")
     one = SimpleNamespace(
         command=SimpleNamespace(column="text", models={"m": "m.bin"}, skips_bad=False),
-        judge=SimpleNamespace(condition=SimpleNamespace(text="m > 1"), added={}), tasks=[task],
+        judge=SimpleNamespace(condition=SimpleNamespace(text="m > 1"), added={}, computed=set(),
+                              benchmarks=None), tasks=[task],
         _versions={"m.bin": "v"},
     )  # fmt: skip
     assert "old" not in json.dumps(FilterJob.identify(one))
