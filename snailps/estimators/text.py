@@ -35,7 +35,7 @@ from snailps.estimators.labels import (
     soft_labels_of,
     values_of,
 )
-from snailps.estimators.text_base import OF_TEXT
+from snailps.estimators.text_base import OF_TEXT, file_bytes
 from snailps.estimators.tuning import Tunable
 from snailps.estimators.validation import (
     CLASS_WEIGHT,
@@ -432,6 +432,23 @@ class TextClassifier(
             return start
         shape = {**start.must_match, "seed": self._split_seed}
         return replace(start, must_match=shape, habits=start.habits | {"seed"})
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For pickle: the quantised model travels as the bytes of its .ftz."""
+        state = super().__getstate__()
+        small = state.pop("quantized_", None)
+        if small is self.__dict__.get("_model"):  # which had too few rows to be quantised
+            state["_ftz"] = None if small is None else b""
+        elif small is not None:
+            state["_ftz"], _ = file_bytes(small, "model.ftz")
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """From pickle."""
+        data = state.pop("_ftz", None)
+        super().__setstate__(state)
+        if data is not None:
+            self.quantized_ = self._of_bytes("model.ftz", data) if data else self._model
 
     def _learned(self, done: FinishedJob, source: FitInput) -> dict[str, Any]:
         """Return model and labels together; if a label is of another type, neither is set."""

@@ -173,14 +173,8 @@ class TextEstimator(Estimator):
     def __getstate__(self) -> dict[str, Any]:
         """For pickle: a fitted model travels as the bytes of its .bin, because it is mapped."""
         state = super().__getstate__()
-        if state.pop("_model", None) is not None:
-            with tempfile.TemporaryDirectory(prefix="snailps-") as folder:
-                path = Path(folder, "model.bin")
-                self._model.save(path)
-                state["_bin"] = path.read_bytes()
-                beside = path_beside(path)
-                if beside.exists():
-                    state["_beside"] = beside.read_bytes()
+        if (model := state.pop("_model", None)) is not None:
+            state["_bin"], state["_beside"] = file_bytes(model, "model.bin")
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -188,9 +182,21 @@ class TextEstimator(Estimator):
         data, beside = state.pop("_bin", None), state.pop("_beside", None)
         self.__dict__.update(state)
         if data is not None:
-            with tempfile.TemporaryDirectory(prefix="snailps-") as folder:
-                path = Path(folder, "model.bin")
-                path.write_bytes(data)
-                if beside is not None:
-                    path_beside(path).write_bytes(beside)
-                self._model = self._open(path)
+            self._model = self._of_bytes("model.bin", data, beside)
+
+    def _of_bytes(self, name: str, data: bytes, beside: bytes | None = None) -> Any:
+        with tempfile.TemporaryDirectory(prefix="snailps-") as folder:
+            path = Path(folder, name)
+            path.write_bytes(data)
+            if beside is not None:
+                path_beside(path).write_bytes(beside)
+            return self._open(path)
+
+
+def file_bytes(model: Any, name: str) -> tuple[bytes, bytes | None]:
+    """The file of a model as bytes, and the file beside it, if there is one."""
+    with tempfile.TemporaryDirectory(prefix="snailps-") as folder:
+        path = Path(folder, name)
+        model.save(path)
+        beside = path_beside(path)
+        return path.read_bytes(), beside.read_bytes() if beside.exists() else None

@@ -643,10 +643,16 @@ def test_search_within_a_size_gives_the_model_quantised_to_it(jobs, tmp_path):
     small = snailps.load(tmp_path / "m.ftz")
     words = [best.label for (best,) in small.predict(["good", "bad"])]
     assert words == ["__label__yes", "__label__no"]
+    other = pickle.loads(pickle.dumps(model))
+    assert other.quantized_.predict(["good", "bad"]) == small.predict(["good", "bad"])
+    other.quantized_.save(tmp_path / "other.ftz")
+    assert (tmp_path / "other.ftz").read_bytes() == (tmp_path / "m.ftz").read_bytes()
     model.fit(texts, labels)
     assert not hasattr(model, "quantized_")
     few = TextClassifier(**fixed).autotune(texts[:40], labels[:40], size=1 << 20, **options)
     few.quantized_.save(tmp_path / "few.bin")  # as it is: it has too few rows
+    other = pickle.loads(pickle.dumps(few))
+    assert other.quantized_.labels == few.quantized_.labels
     with pytest.raises(DataError, match="size: expected at least"):
         model.autotune(texts, labels, size=100, **options)
     with pytest.raises(ConfigError, match=r"size: expected a number of bytes .* got 'big'"):
