@@ -154,7 +154,8 @@ def dedup(
     )  # fmt: skip
     done = JudgedPages.none(count)
     done.kept[:] = True  # a text without a pair
-    for values, of_pages in zip(done, found, strict=True):
+    arrays: tuple[NDArray[Any], ...] = done
+    for values, of_pages in zip(arrays, found, strict=True):
         values[pages] = of_pages
     has_cover = done.of >= 0
     done.of[has_cover] = pages[done.of[has_cover]]
