@@ -308,15 +308,26 @@ cdef class Kernels:
 
     cdef readonly object capsule    # keeps what table points into
     cdef const KernelTable *table
+    cdef int narrow     # of `narrow_products`; -1: not measured
 
     def __init__(self, capsule: object):
         self.capsule = capsule
+        self.narrow = -1
         self.table = <const KernelTable *>PyCapsule_GetPointer(capsule, b"snailps.kernels")
 
     @property
     def LANES(self) -> int:
         """float32 lanes of a vector: 4 (base), 8 (avx2), 16 (avx512)."""
         return self.table.lanes
+
+    def narrow_products(self) -> str:
+        """Return how products of bfloat16 do here beside those of float32: "none" where this build or
+        this processor has no instruction for them, else "slow" or "fast".  The first call measures, in
+        about a millisecond; a virtual machine that is moved keeps the answer until the process ends.
+        """
+        if self.narrow < 0:
+            self.narrow = self.table.narrow_products()
+        return ("none", "slow", "fast")[self.narrow]
 
     cdef bint in_range(self, const int32_t[::1] x, int64_t low, int64_t high):
         """Whether all of x is in low..high-1."""
@@ -502,7 +513,8 @@ cdef class Kernels:
                            const int64_t[::1] bag_ptr, const int32_t[::1] bag_rows,
                            const int32_t[::1] noise, const float[::1] noise_logit, int negatives,
                            const float[::1] weights, squares, float eps, float lr_start,
-                           float lr_stop, uint64_t seed, CheckedPaths paths, bint shared):
+                           float lr_stop, uint64_t seed, CheckedPaths paths, bint shared,
+                           bint narrow):
         """Check what `train_words` and `train_pairs` share, except AdaGrad's sums.
 
         The job points into the arrays, so the caller keeps them alive.
@@ -528,6 +540,9 @@ cdef class Kernels:
         job.rate_start = lr_start
         job.rate_stop = lr_stop
         job.stream = hash_key(seed)
+        if narrow and self.narrow_products() == "none":
+            raise ValueError("narrow: this build or processor has no products of bfloat16")
+        job.narrow = narrow
         if squares is None:
             return
         input_squares, output_squares = squares
@@ -554,7 +569,7 @@ cdef class Kernels:
                     squares: tuple[NDArray[np.float32], NDArray[np.float32]] | None = None,
                     float eps=1e-8, CheckedBags bags=None,
                     weights: NDArray[np.float32] | None = None, CheckedPaths paths=None,
-                    bint shared=False, bint carry=True) -> tuple[float, int]:
+                    bint shared=False, bint carry=True, bint narrow=False) -> tuple[float, int]:
         """Train CBOW word vectors on `tokens`, in place; returns (sum of losses, centres with a
         context).
 
@@ -583,7 +598,8 @@ cdef class Kernels:
         group; with bags of several rows, or with `squares`, up to one lane in six is judged in turn, and
         the next centre that repeats ends the group.  `carry`: the bag of a place that two successive
         groups have is summed and stepped once for both, and until then lacks the steps of other places;
-        not with `squares`.
+        not with `squares`.  `narrow`: factors of products with noise rows are rounded to bfloat16, sums are
+        float32; ValueError where `narrow_products` says "none".
 
         Writers may race (Hogwild). Equal seed and rows, equal bits, on one thread of one build; with
         `squares`, unless the build is base, also only on processors of one maker, because these builds
@@ -610,7 +626,7 @@ cdef class Kernels:
         cdef int64_t examples = 0
         cdef const int32_t[::1] places, rows
         self.take_words(&job, inputs, outputs, dim, pointers, bag_rows, noise, noise_logit, negatives,
-                        weights, squares, eps, lr_start, lr_stop, seed, paths, shared)
+                        weights, squares, eps, lr_start, lr_stop, seed, paths, shared, narrow)
         if targets is not None:
             places, rows = targets
             if places.shape[0] != rows.shape[0]:
@@ -850,7 +866,7 @@ cdef class Kernels:
                     squares: tuple[NDArray[np.float32], NDArray[np.float32]] | None = None,
                     float eps=1.0, CheckedBags bags=None, int lanes=16,
                     weights: NDArray[np.float32] | None = None, CheckedPaths paths=None,
-                    bint shared=False) -> tuple[float, int]:
+                    bint shared=False, bint narrow=False) -> tuple[float, int]:
         """Train skip-gram word vectors on sorted pairs, in place; returns (sum of losses, pairs).
 
         Bundles are those of `sort_pairs` or a range of them with all of `contexts`; the rest is as
@@ -891,7 +907,7 @@ cdef class Kernels:
         cdef double loss = 0
         cdef int64_t examples = 0
         self.take_words(&job, inputs, outputs, dim, bag_ptr, bag_rows, noise, noise_logit, negatives,
-                        weights, squares, eps, lr_start, lr_stop, seed, paths, shared)
+                        weights, squares, eps, lr_start, lr_stop, seed, paths, shared, narrow)
         job.centres = &centres[0]
         job.starts = &starts[0]
         job.contexts = ints(contexts)

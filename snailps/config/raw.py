@@ -33,7 +33,8 @@ _ENVIRONMENT = "environment"
 # SNAILPS_ variables that are not settings, and their purpose.
 OTHER_ENVIRONMENT = {
     "SNAILPS_DATA": "folder with the data sets that some tests and benchmarks use",
-    "SNAILPS_KERNELS": "build of the numeric kernels to use instead of the best one",
+    "SNAILPS_KERNELS": "build of the numeric kernels to use instead of the best one, "
+    "without products of bfloat16",
     "SNAILPS_HOSTS": "inventory of the scripts in tools/ (docs/deploy.md)",
     "SNAILPS_RSH": "remote shell of these scripts, instead of ssh",
     "SNAILPS_DIR": "folder of these scripts on each host",

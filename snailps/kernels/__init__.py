@@ -35,6 +35,7 @@ from snailps.abi.loops import builds_available as builds_available
 from snailps.abi.loops import chosen
 from snailps.abi.loops import init_rows as init_rows
 from snailps.abi.loops import load as load
+from snailps.abi.loops import narrow_pays as narrow_pays
 from snailps.abi.loops import row_ops as row_ops
 from snailps.abi.loops import wire_ops as wire_ops
 from snailps.abi.memory import private_memory

@@ -74,6 +74,7 @@ typedef struct {          /* word vectors: CBOW on a text, or skip-gram on sorte
     /* with a tree in the place of noise: contexts and target rows are leaves */
     snail_tree_paths paths;
     int copied; /* whether this thread trains copies of the top nodes: others write them, too */
+    int narrow; /* whether products with noise rows are of bfloat16 (_narrow_products.h), where there are any */
 } snail_words_job;
 
 typedef struct {          /* private rows, each of which stands for a part of a word's bag for a while */
@@ -329,6 +330,7 @@ typedef struct { /* a network of one hidden layer with a full softmax */
 
 typedef struct {
     int lanes; /* float32 of a vector */
+    int (*narrow_products)(void); /* 0: there are none here, 1: they are slower, 2: they are faster */
     snail_row_ops rows;
     snail_wire_ops wire;
 

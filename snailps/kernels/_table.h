@@ -12,6 +12,7 @@
 #include "_label_scores.h"
 #include "_least_squares.h"
 #include "_linear.h"
+#include "_narrow_products.h"
 #include "_optimizers.h"
 #include "_pair_sorter.h"
 #include "_rows.h"
@@ -22,6 +23,7 @@
 
 static snail_kernel_table snail_table = {
     .lanes = SNAIL_LANES,
+    .narrow_products = snail_narrow_products,
     .rows = {
         .init = snail_init,
         .init_state = snail_init_state,

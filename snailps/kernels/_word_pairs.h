@@ -56,6 +56,7 @@ typedef struct {
     float *coef;            /* [SHARED, GROUP]: scores, then rates */
     float *steps;           /* AdaGrad: [TILE, stride] */
     float *copies;          /* of the walker */
+    snail_narrow narrow;    /* of a job with narrow products */
     float *step_row[SNAIL_TILE];
     float *rows[SNAIL_NOISE];
     float *hidden_row[SNAIL_GROUP];
@@ -149,17 +150,6 @@ static double snail_judge_noise(const snail_words_job *job, const snail_bundles 
                            some, loss);
     for (int i = 0; i < SNAIL_GROUP; i++) total += loss[i];
     return total;
-}
-
-static void snail_step_noise(const snail_words_job *job, snail_pairs *s, float rate) {
-    const float *const *hidden = (const float *const *)s->hidden_row;
-    for (int t = 0; t < SNAIL_NOISE; t += SNAIL_TILE) {
-        const float *coef = s->coef + t * SNAIL_GROUP;
-        if (job->output_squares)
-            snail_step_outputs(job, (const float *const *)s->rows + t, s->step_row, hidden, coef, rate);
-        else
-            snail_rows_from_lanes(SNAIL_GROUP, hidden, coef, s->rows + t, (int)job->stride);
-    }
 }
 
 /* How many of the contexts are different words, from the first on. */
@@ -342,6 +332,7 @@ static SNAIL_APART double snail_train_bundles(const snail_words_job *job, const 
                                               const snail_bundles *ahead, snail_pairs *s,
                                               float rate) {
     const int64_t stride = job->stride;
+    const float *const *rows = (const float *const *)s->rows;
     float losses[SNAIL_CONTEXTS] = {0};
     double loss;
     for (int i = 0; i < SNAIL_GROUP; i++) {
@@ -354,14 +345,15 @@ static SNAIL_APART double snail_train_bundles(const snail_words_job *job, const 
     }
     if (job->paths.ptr) return snail_walk_bundles(job, g, ahead, s, rate);
     for (int t = 0; t < SNAIL_NOISE; t++) s->rows[t] = job->outputs + g->noise[t] * stride;
-    snail_transpose(s->hidden, (int)stride, s->across);
-    snail_score(SNAIL_NOISE, (const float *const *)s->rows, s->across, job->dim, s->coef);
-    snail_lengths2(s->across, stride, s->length2);
+    snail_begin_products(job, &s->narrow, s->hidden_row, rows, SNAIL_NOISE, s->across, s->length2);
+    for (int t = 0; t < SNAIL_NOISE; t += SNAIL_SCORE_ROWS)
+        snail_score_rows(job, &s->narrow, rows, s->across, t, s->coef);
     loss = snail_judge_noise(job, g, s, job->output_squares ? 1 : rate);
+    if (job->narrow) snail_narrow_coefs(&s->narrow, SNAIL_NOISE, s->coef);
     for (int i = 0; i < SNAIL_GROUP; i += SNAIL_TILE)
-        snail_lanes_from_rows(0, SNAIL_NOISE, (const float *const *)s->rows, s->coef + i,
-                              s->hidden_gradient_row + i, (int)stride);
-    snail_step_noise(job, s, rate);
+        snail_lane_gradients(job, &s->narrow, rows, SNAIL_NOISE, s->coef, i, s->hidden_gradient_row + i);
+    for (int t = 0; t < SNAIL_NOISE; t += SNAIL_TILE)
+        snail_step_tile(job, &s->narrow, s->rows, t, s->hidden_row, s->coef, s->step_row, rate);
     for (int i = 0; i < SNAIL_GROUP; i += 2) {
         for (int k = i; k < i + 2; k++) snail_prefetch_around(job, g, ahead, k);
         if (snail_is_short(job, g->bundle[i]) && snail_is_short(job, g->bundle[i + 1]))
@@ -389,6 +381,7 @@ static int64_t snail_lay_out_pairs(char *scratch, const snail_words_job *job, sn
     s->coef = snail_cut(scratch, &at, SNAIL_NOISE * SNAIL_GROUP * 4);
     s->steps = snail_cut(scratch, &at, SNAIL_TILE * row);
     s->copies = snail_cut(scratch, &at, snail_walker_floats(&job->paths, job->copied, job->stride) * 4);
+    s->narrow = snail_cut_narrow(scratch, &at, job);
     return at;
 }
 

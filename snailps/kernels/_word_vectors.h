@@ -37,6 +37,7 @@
 
 #include "../abi/_key_hash.h"
 #include "_jobs.h"
+#include "_narrow_products.h"
 #include "_optimizers.h"
 #include "_paths.h"
 #include "_tiles.h"
@@ -98,6 +99,7 @@ typedef struct { /* rows are `stride` floats */
     int waiting_num;
     snail_walker walker;
     float *copies; /* of the walker */
+    snail_narrow narrow; /* of a job with narrow products */
     int asked;         /* words of the next group of which all rows were asked for */
     int64_t asked_row; /* how many rows of the bag after these */
     snail_group groups[2];
@@ -406,13 +408,50 @@ SNAIL_INLINE void snail_step_bag(const snail_words_job *job, int word, const flo
     }
 }
 
-/* A step of AdaGrad of the noise rows of a tile. */
-SNAIL_INLINE void snail_step_outputs(const snail_words_job *job, const float *const *rows,
-                                     float *const *step_row, const float *const *hidden,
-                                     const float *coef, float rate) {
-    snail_gradients_from_lanes(SNAIL_GROUP, hidden, coef, step_row, (int)job->stride);
+/* ---- products of a group's hidden vectors with its noise rows, in the precision of the job ------- */
+
+/* Lays out what the products take; writes the squared lengths of the vectors unless `length2` is NULL. */
+SNAIL_INLINE void snail_begin_products(const snail_words_job *job, const snail_narrow *narrow,
+                                       float *const *hidden, const float *const *rows, int num,
+                                       float *across, float *length2) {
+    if (job->narrow) {
+        snail_narrow_group(narrow, (const float *const *)hidden, rows, num, job->stride, length2);
+        return;
+    }
+    snail_transpose(hidden[0], (int)job->stride, across);
+    if (length2) snail_lengths2(across, job->stride, length2);
+}
+
+/* Scores of rows t..t+SCORE_ROWS-1 in coef[t..]. */
+SNAIL_INLINE void snail_score_rows(const snail_words_job *job, const snail_narrow *narrow,
+                                   const float *const *rows, const float *across, int t, float *coef) {
+    if (job->narrow) snail_narrow_scores(narrow, t, job->dim, job->stride, coef);
+    else snail_score(SNAIL_SCORE_ROWS, rows + t, across, job->dim, coef + t * SNAIL_GROUP);
+}
+
+/* Gradients of hidden vectors i..i+TILE-1, dst[0..]. */
+SNAIL_INLINE void snail_lane_gradients(const snail_words_job *job, const snail_narrow *narrow,
+                                       const float *const *rows, int num, const float *coef, int i,
+                                       float *const *dst) {
+    if (job->narrow) snail_narrow_lanes(narrow, i, num, dst, job->stride);
+    else snail_lanes_from_rows(0, num, rows, coef + i, dst, (int)job->stride);
+}
+
+/* Steps rows t..t+TILE-1.  Those of AdaGrad need the squares of gradients of float32. */
+SNAIL_INLINE void snail_step_tile(const snail_words_job *job, const snail_narrow *narrow,
+                                  float *const *rows, int t, float *const *hidden, const float *coef,
+                                  float *const *step_row, float rate) {
+    const float *const *from = (const float *const *)hidden;
+    coef += t * SNAIL_GROUP;
+    rows += t;
+    if (!job->output_squares) {
+        if (job->narrow) snail_narrow_step(narrow, t, rows, job->stride);
+        else snail_rows_from_lanes(SNAIL_GROUP, from, coef, rows, (int)job->stride);
+        return;
+    }
+    snail_gradients_from_lanes(SNAIL_GROUP, from, coef, step_row, (int)job->stride);
     for (int i = 0; i < SNAIL_TILE; i++)
-        snail_adagrad_up(job->stride, (float *)rows[i], job->output_squares + (rows[i] - job->outputs),
+        snail_adagrad_up(job->stride, rows[i], job->output_squares + (rows[i] - job->outputs),
                          step_row[i], rate, job->epsilon);
 }
 
@@ -553,10 +592,11 @@ static double snail_judge_shared(const snail_words_job *job, const snail_group *
 /* Gradients of the hidden vectors. */
 static void snail_hidden_gradients(const snail_words_job *job, const snail_group *g,
                                    const snail_group *ahead, snail_words *s, int64_t quota) {
+    if (job->narrow) snail_narrow_coefs(&s->narrow, SNAIL_CBOW_NOISE, s->coef);
     for (int i = 0; i < SNAIL_GROUP; i += SNAIL_TILE) {
         snail_ask(job, ahead, s, quota);
-        snail_lanes_from_rows(0, SNAIL_CBOW_NOISE, s->rows, s->coef + i, s->hidden_gradient_row + i,
-                              (int)job->stride);
+        snail_lane_gradients(job, &s->narrow, s->rows, SNAIL_CBOW_NOISE, s->coef, i,
+                             s->hidden_gradient_row + i);
     }
     for (int i = 0; i < g->lane_num; i++)
         snail_add_times(job->stride, s->hidden_gradient_row[i], s->pull[i], s->centre_row[i]);
@@ -567,16 +607,11 @@ static void snail_hidden_gradients(const snail_words_job *job, const snail_group
  * the top). */
 static double snail_step_rows(const snail_words_job *job, const snail_group *g, const snail_group *ahead,
                               snail_words *s, float rate, float factor, int64_t quota) {
-    const float *const *hidden = (const float *const *)s->hidden_row;
     double loss = 0;
     for (int t = 0; t < SNAIL_CBOW_NOISE; t += SNAIL_TILE) {
-        const float *coef = s->coef + t * SNAIL_GROUP;
         snail_ask(job, ahead, s, quota);
-        if (job->output_squares)
-            snail_step_outputs(job, s->rows + t, s->step_row, hidden, coef, rate);
-        else
-            snail_rows_from_lanes(SNAIL_GROUP, hidden, coef, (float *const *)(s->rows + t),
-                                  (int)job->stride);
+        snail_step_tile(job, &s->narrow, (float *const *)s->rows, t, s->hidden_row, s->coef, s->step_row,
+                        rate);
     }
     for (int i = 0; i < g->lane_num; i++) {
         float *row = (float *)s->centre_row[i];
@@ -613,7 +648,6 @@ static double snail_walk_lanes(const snail_words_job *job, const snail_group *g,
  * judged in turn, so the result of a group does not depend on the order of the other lanes. */
 static SNAIL_APART double snail_train_group(const snail_words_job *job, const snail_group *g,
                                             const snail_group *ahead, snail_words *s, float rate) {
-    const int stride = (int)job->stride;
     const float share = job->negatives / SNAIL_CBOW_NOISE, factor = job->output_squares ? 1 : rate;
     const int64_t quota = 1 + ahead->row_num / SNAIL_ASKS;
     s->asked = 0;
@@ -627,10 +661,10 @@ static SNAIL_APART double snail_train_group(const snail_words_job *job, const sn
     for (int t = 0; t < SNAIL_CBOW_NOISE; t++) s->rows[t] = job->outputs + g->shared[t] * job->stride;
     for (int i = 0; i < SNAIL_GROUP; i++)
         s->centre_row[i] = i < g->lane_num ? job->outputs + g->centre[i] * job->stride : s->idle;
-    snail_transpose(s->hidden, stride, s->across);
+    snail_begin_products(job, &s->narrow, s->hidden_row, s->rows, SNAIL_CBOW_NOISE, s->across, NULL);
     for (int t = 0; t < SNAIL_CBOW_NOISE; t += SNAIL_SCORE_ROWS) {
         snail_ask(job, ahead, s, quota);
-        snail_score(SNAIL_SCORE_ROWS, s->rows + t, s->across, job->dim, s->coef + t * SNAIL_GROUP);
+        snail_score_rows(job, &s->narrow, s->rows, s->across, t, s->coef);
     }
     double loss =
         snail_judge_shared(job, g, s, share, factor) + snail_judge_centres(job, g, s, factor);
@@ -692,6 +726,11 @@ SNAIL_INLINE void *snail_cut(char *scratch, int64_t *at, int64_t bytes) {
     return taken;
 }
 
+SNAIL_INLINE snail_narrow snail_cut_narrow(char *scratch, int64_t *at, const snail_words_job *job) {
+    const int64_t words = job->narrow ? snail_narrow_words(job->stride) : 0;
+    return snail_narrow_parts(snail_cut(scratch, at, words * 4), job->stride);
+}
+
 /* Cuts scratch into parts; returns its size (scratch may be NULL to ask). */
 static int64_t snail_lay_out_words(char *scratch, const snail_words_job *job, snail_words *s) {
     const int64_t row = job->stride * 4, lane = SNAIL_GROUP * 4, pointer = sizeof(void *);
@@ -707,6 +746,7 @@ static int64_t snail_lay_out_words(char *scratch, const snail_words_job *job, sn
     s->hidden_row = snail_cut(scratch, &at, SNAIL_GROUP * pointer);
     s->hidden_gradient_row = snail_cut(scratch, &at, SNAIL_GROUP * pointer);
     s->copies = snail_cut(scratch, &at, snail_walker_floats(&job->paths, job->copied, job->stride) * 4);
+    s->narrow = snail_cut_narrow(scratch, &at, job);
     for (int i = 0; i < 2; i++) {
         s->groups[i].around = snail_cut(scratch, &at, seen * (int64_t)sizeof(int32_t));
         s->groups[i].slot = snail_cut(scratch, &at, (places + 1) * (int64_t)sizeof(int32_t));

@@ -433,6 +433,8 @@ def check_kernels() -> list[Finding]:
     """Which build of the kernels this machine runs, and whether it could run a faster one."""
     builds = loops.builds_available()
     text = f"kernels {loops.BUILD}, of {', '.join(builds)} that this processor can run"
+    if loops.narrow_pays():
+        text += "; products of bfloat16"
     if builds[0] == loops.BUILD:
         return [Finding("ok", "kernels", text)]
     return [Finding("note", "kernels", text, "unset SNAILPS_KERNELS to have the fastest")]

@@ -9,6 +9,7 @@ import pytest
 from first_rows import first_row
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from narrow import assert_rounded_alike, narrow_builds
 from probes import probes_of
 from twins import kernels as twin
 from workers_in_order import ORDERS, train_pieces
@@ -784,3 +785,11 @@ def test_checked_bags_that_are_wrong_are_refused():
         rows[1] = 9
     with pytest.raises(TypeError, match="checked_bags"):
         kernels.CheckedBags()
+
+
+@narrow_builds
+@pytest.mark.parametrize("dim", [1, 17, 32, 100, 177])
+@pytest.mark.parametrize("subwords", [0, 4])
+def test_train_words_with_narrow_products_makes_the_same_steps(build, dim, subwords):
+    toy = Toy(dim=dim, subwords=subwords)
+    assert_rounded_alike(toy, build, dim)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from narrow import assert_rounded_alike, narrow_builds
 from twins import kernels as twin
 from workers_in_order import ORDERS, train_pieces
 
@@ -643,3 +644,24 @@ def test_train_pairs_bags_other_than_those_checked_are_checked():
         arguments[place] = wrong
         with pytest.raises(ValueError, match="bag_"):
             kernels.train_pairs(*arguments, **SETTINGS, bags=bags)
+
+
+@narrow_builds
+@pytest.mark.parametrize("dim", [1, 2, 15, 16, 17, 33, 64, 100, 177])
+@pytest.mark.parametrize("subwords", [0, 6])
+def test_train_pairs_with_narrow_products_makes_the_same_steps(build, dim, subwords):
+    toy = Toy(dim=dim, subwords=subwords, most=4, run=3)
+    assert_rounded_alike(toy, build, dim)
+
+
+@narrow_builds
+def test_train_pairs_with_narrow_products_and_adagrad_makes_the_same_steps(build):
+    toy = Toy(dim=40, subwords=3)
+    state = lambda: {"squares": tuple(toy.copies(0.5))}  # noqa: E731
+    assert_rounded_alike(toy, build, 40, state, eps=0.1)
+
+
+def test_train_pairs_narrow_products_are_refused_where_there_are_none():
+    assert kernels.load("base").narrow_products() == "none"
+    with pytest.raises(ValueError, match="bfloat16"):
+        Toy().train("base", narrow=True)

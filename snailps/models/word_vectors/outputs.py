@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snailps import kernels
+from snailps.config.consistency import steps_of
 from snailps.data.huffman import Paths, Tree
 from snailps.data.vocabulary import Vocabulary
 from snailps.dataclass import dataclass
@@ -36,7 +37,14 @@ class Noise:
 
     def arguments(self, s: WordVectorSettings) -> dict[str, Any]:
         """Arguments of a kernel."""
-        return {"noise": self.words, "noise_logit": self.logit, "negatives": s.negatives}
+        # What is measured may differ between workers, whose steps must have equal bits in a sum.
+        narrow = not steps_of(s).are_sums and kernels.narrow_pays()
+        return {
+            "noise": self.words,
+            "noise_logit": self.logit,
+            "negatives": s.negatives,
+            "narrow": narrow,
+        }
 
     def steps(self, counts: NDArray[Any], tokens: float, negatives: int, row_num: int) -> Floats:
         """Steps on each row if word i is trained ``counts[i]`` times, of `tokens` in all."""
