@@ -282,7 +282,14 @@ class Life(Cluster):
 def typed(plain, words):
     """The dataclass `plain` with the values of those of its fields that `words` names, as text."""
     values = {name: word for name, word in words.items() if hasattr(plain, name)}
-    return replace(plain, **{n: type(getattr(plain, n))(word) for n, word in values.items()})
+    return replace(plain, **{n: value_of(word, getattr(plain, n)) for n, word in values.items()})
+
+
+def value_of(word, plain):
+    """The value that a word names, of the type of another one; a tuple is one of numbers."""
+    if isinstance(plain, tuple):
+        return tuple(map(float, word.split(",")))
+    return type(plain)(word)
 
 
 def fields_of(value):

@@ -474,6 +474,17 @@ def test_stepped_gives_back_what_is_earlier_than_all_that_a_worker_holds():
     assert book.slots.take_back(1) is None
 
 
+def test_stepped_gives_nothing_back_to_a_worker_that_holds_nothing():
+    # It asked while it waited for a clock, and has trained that block by now: it asks by its
+    # ordinary call next, and would not look at what comes back.
+    book = BspSchedule(Entries(blocks(40)), micro_batches=2, nodes=[1, 2])
+    assert [book.take(node).number for node in (1, 2)] == [0, 1]
+    book.done(0, 1)
+    assert book.retire(2) == [1]
+    assert book.slots.take_back(1) is None
+    assert book.take(1).number == 1
+
+
 def test_stepped_knows_what_a_worker_finished_last():
     book = BspSchedule(Entries(blocks(8)), micro_batches=2, nodes=[1, 2])
     assert book.slots.last_of(1) is None

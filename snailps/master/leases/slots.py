@@ -108,9 +108,12 @@ class SlotClocks:
         """Lease to a worker a free entry of an earlier clock than all that it holds: a lost
         worker's, for which everyone waits."""
         first, held = min(self.free, default=-1), self.of(node)
-        if self.is_abandoned or first < 0 or first >= self.stop:
+        if self.is_abandoned or first < 0:
             return None
-        if held is not None and first >= held:
+        # A worker that holds nothing asked while it waited for a clock, and has trained that block
+        # since. Now it waits for its ordinary call, and would not see what this one brings: the
+        # entry would stay with it, and a checkpoint that waits for its clock would wait for ever.
+        if held is None or first >= held:
             return None
         return self.give(first, node)
 
