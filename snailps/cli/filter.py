@@ -93,6 +93,14 @@ def command(
             metavar="FOLDER",
         ),
     ] = "",
+    against: Annotated[
+        str,
+        typer.Option(
+            help="Folder of an index: dup also compares with what earlier runs kept, and what this "
+            "run keeps is appended. A new folder begins one.",
+            metavar="FOLDER",
+        ),
+    ] = "",
     threads: Annotated[
         int, typer.Option(help="0: one per core. The output does not depend on it.", min=0)
     ] = 0,
@@ -171,7 +179,8 @@ def command(
         done = filter_files(
             input, output=output, models=models, keep=keep, column=column,
             add=split_added(add), keep_scores=keep_scores, threads=threads, overwrite=overwrite,
-            on_bad_line=on_bad_line, benchmarks=benchmarks or (), scratch=scratch, cluster=joined,
+            on_bad_line=on_bad_line, benchmarks=benchmarks or (), scratch=scratch,
+            against=against, cluster=joined,
             begun=_say_what_is_finished, note=progress.note,
         )  # fmt: skip
     if as_json:
@@ -187,6 +196,11 @@ def command(
         typer.echo(f"  {lines} left out")
     if met := done.get("benchmarks"):
         typer.echo(f"  {met['met']:,} of {met['lines']:,} lines of benchmarks were met")
+    if index := done.get("index"):
+        typer.echo(
+            f"  {done['copies']['removed_by_index']:,} are copies of texts in {against}; those "
+            f"kept are appended to it as {Path(index['segment']).name}"
+        )
     if keep_scores:
         for name, count in done["scored"].items():
             typer.echo(

@@ -16,6 +16,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -34,9 +35,13 @@ Keys = NDArray[np.uint64]
 Mask = NDArray[np.bool_]
 Batch = tuple[memoryview, Ints]
 """Bytes of texts, and where each begins, and the last one ends."""
+PageSet = tuple[NDArray[np.uint32], Ints]
+"""Sets of some pages, as of `sets_of`: 3-grams, and where each page's begin."""
 NUMBER_BITS = 40
 WORDS_MAX = (1 << 24) - 1
 """A row of the table: 24 bits of inverted length, then the page's number.  The least one wins."""
+OLD = np.uint64(0x5851F42D4C957F2D)
+"""Tells the key of old pages from that of new ones; any number would do."""
 CHUNK_PAGES = 1 << 14
 """Pages whose keys one thread takes at a time."""
 CHUNK_PAIRS = 1 << 12
@@ -61,10 +66,13 @@ class KeyChunk(NamedTuple):
     """Consecutive pages, read as often as they are needed: `CHUNK_PAGES` of them or so.
 
     `first`: number of the first page; `load`: gives the keys, and the number of words of each page.
+    `is_old`: pages of an index, which stay, whatever is found; `meets_old`: there are such.
     """
 
     first: int
     load: Callable[[], tuple[Keys, NDArray[np.uint32]]]
+    is_old: bool = False
+    meets_old: bool = False
 
 
 class AnchorTable(Protocol):
@@ -152,21 +160,39 @@ def order_of(words: NDArray[np.uint32], first: int = 0) -> NDArray[np.uint64]:
     return places
 
 
+def _of_old(keys: Keys) -> Keys:
+    """What stands for a key's first old page in the table, beside its first new one: both are
+    anchors, as an old page that shares a key need not cover what a new one does."""
+    return np.where(keys == np.uint64(NO_KEY), keys, keys ^ OLD)
+
+
 def note_keys(table: AnchorTable, chunk: KeyChunk) -> None:
     """Say which keys there are: only those of several pages get rows."""
-    table.note(chunk.load()[0])
+    keys = chunk.load()[0]
+    if not chunk.is_old:
+        table.note(keys)
+    if chunk.is_old or chunk.meets_old:
+        table.note(_of_old(keys))
 
 
 def push_pages(table: AnchorTable, chunk: KeyChunk) -> None:
     """Offer pages as anchors of their keys."""
     keys, words = chunk.load()
     values = order_of(words, chunk.first)
-    table.push(keys, np.repeat(values, keys.shape[1]).reshape(keys.shape))
+    table.push(
+        _of_old(keys) if chunk.is_old else keys,
+        np.repeat(values, keys.shape[1]).reshape(keys.shape),
+    )
 
 
 def pull_anchors(table: AnchorTable, chunk: KeyChunk) -> tuple[Ints, Ints]:
-    """Pages, ascending, and their anchors, each pair once."""
-    values = table.pull(chunk.load()[0])
+    """New pages, ascending, and their anchors, each pair once."""
+    if chunk.is_old:
+        return np.empty(0, np.int64), np.empty(0, np.int64)
+    keys = chunk.load()[0]
+    values = table.pull(keys)
+    if chunk.meets_old:
+        values = np.column_stack([values, table.pull(_of_old(keys))])
     own = np.arange(chunk.first, chunk.first + len(values))[:, None]
     numbers = (values & np.uint64((1 << NUMBER_BITS) - 1)).astype(np.int64)
     anchors = np.sort(np.where(values == np.uint64(NO_KEY), own, numbers), axis=1)
@@ -182,7 +208,8 @@ noted, and is asked for once all were pushed."""
 
 
 def pairs_of(chunks: Sequence[KeyChunk], pages: int, count: int, threads: int) -> tuple[Ints, Ints]:
-    """Each page with the anchors of its keys; `count`: of all keys.  ConfigError: no memory."""
+    """Each page with the anchors of its keys; `count`: of all keys of as many pages, old ones too.
+    ConfigError: no memory."""
     check_memory(pages, PAGE_BYTES * pages)
     table, found = KeyTable(max(1, count)), list[tuple[Ints, Ints]]()
     for each in (note_keys, push_pages):
@@ -211,18 +238,23 @@ def check_disk(folder: Path, pages: int, foreseen: int, advice: str) -> None:
 
 
 def write_sets(
-    readings: Iterable[Iterable[Batch]], threads: int, write: Callable[[Any], object], pages: int
+    readings: Iterable[Iterable[Batch]],
+    threads: int,
+    write: Callable[[Any], object],
+    pages: int,
+    stored: Iterable[PageSet] = (),
 ) -> Ints:
     """Write the 3-grams of so many pages one after the other; return where each page's begin.
 
-    A reading is cut into batches by the thread that makes their sets.
+    A reading is cut into batches by the thread that makes their sets; those that are `stored`
+    follow.
     """
     sizes = [np.zeros(1, np.int64)]
 
-    def sets(batches: Iterable[Batch]) -> list[tuple[NDArray[np.uint32], Ints]]:
+    def sets(batches: Iterable[Batch]) -> list[PageSet]:
         return [sets_of(*batch) for batch in batches]
 
-    for made in in_order(sets, readings, threads):
+    for made in chain(in_order(sets, readings, threads), ([made] for made in stored)):
         for grams, first in made:
             sizes.append(np.diff(first))
             write(grams.view(np.uint8).data)
@@ -288,10 +320,11 @@ def compared_here(
     read: Callable[[Ints], Iterable[Iterable[Batch]]],
     threads: int,
     scratch: str | Path,
+    stored: Callable[[Ints], Iterable[PageSet]] = lambda pages: (),
 ) -> Overlaps:
     """Compare the pairs in this process; the sets lie in a file without a name.
 
-    `read`: the texts of some pages, in their order.
+    `read`: the texts of some pages, in their order; `stored`: sets of those that are not read.
     """
     folder = Path(scratch or tempfile.gettempdir())
     advice = "name a folder with more room, scratch (--scratch)"
@@ -309,22 +342,33 @@ def compared_here(
             raise write_error(folder / "scratch", error, None) from error
 
     with file:
-        first = write_sets(read(pages), threads, write, len(pages))
+        first = write_sets(read(pages), threads, write, len(pages), stored(pages))
         grams = np.memmap(file, np.uint32, "r") if first[-1] else np.empty(0, np.uint32)
         return verified(pairs, pages, grams, first, threads)
 
 
 def judged(
-    overlaps: Overlaps, words: NDArray[np.uint32], keeps: Callable[[JudgedPages, Ints], Mask]
+    overlaps: Overlaps,
+    words: NDArray[np.uint32],
+    keeps: Callable[[JudgedPages, Ints], Mask],
+    new: int | None = None,
 ) -> JudgedPages:
     """Judge all pages, in waves: a page once all its anchors are judged.
 
-    `keeps`: which of some pages stay, by what the kept ones among their anchors have of them.
+    `keeps`: which of some pages stay, by what the kept ones among their anchors have of them;
+    `new`: how many are judged, the first ones: the others stay.
     """
     count, order = len(words), order_of(words)
+    new = count if new is None else new
     best = np.lexsort(
-        (order[overlaps.anchor], -overlaps.near, -overlaps.contained, overlaps.page)
-    )  # the greatest contained, then near, then the first in the order
+        (
+            order[overlaps.anchor],
+            overlaps.anchor < new,
+            -overlaps.near,
+            -overlaps.contained,
+            overlaps.page,
+        )
+    )  # the greatest contained, then near, then an old one, then the first in the order
     page, anchor, equal, contained, near = (array[best] for array in overlaps)
     begins = np.searchsorted(page, np.arange(count + 1))
     by_anchor = np.argsort(anchor, kind="stable")
@@ -343,6 +387,7 @@ def judged(
             done.exact[of_pages] = np.logical_or.reduceat(equal[rows], firsts)
             done.of[of_pages] = anchor[rows[firsts]]
         done.kept[wave] = keeps(done, wave)
+        done.kept[wave[wave >= new]] = True
         pages, counts = np.unique(page[by_anchor[_ranges(followers, wave)]], return_counts=True)
         waiting[pages] -= counts
         wave = pages[waiting[pages] == 0]
@@ -378,6 +423,8 @@ def similar_pages(
 ) -> tuple[Ints, JudgedPages]:
     """Search so many pages: those that are in pairs, ascending, and what each has of a kept one.
 
+    Pages with higher numbers are old ones, which cover others and stay.
+
     `of` is a place in the pages that are returned.  All others are as a page without an anchor:
     nothing is held of them.  `find_pairs`: like `pairs_of`; `facts`: words and `exact` of some
     pages; `compare`: like `compared_here`, of the pairs, the pages in them that are not equal and
@@ -400,4 +447,4 @@ def similar_pages(
     overlaps = compare(pairs, asked, foreseen)
     # In the order are the places as the numbers are.
     overlaps = overlaps._replace(page=places[0], anchor=places[1])
-    return paired, judged(overlaps, words, keeps)
+    return paired, judged(overlaps, words, keeps, int(np.searchsorted(paired, pages)))

@@ -19,14 +19,20 @@ from contextlib import ExitStack
 from functools import cached_property, partial
 from itertools import accumulate, pairwise
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from snailps.data.formats.table import Target
 from snailps.data.in_order import in_order
-from snailps.duplicates._pages import PageKeys
+from snailps.duplicates._pages import PageKeys, sets_of
+from snailps.duplicates.page_index import (
+    FACTS,
+    IndexedFile,
+    IndexedPages,
+    write_segment,
+)
 from snailps.duplicates.search import (
     CHUNK_PAGES,
     TABLE_PASSES,
@@ -39,6 +45,7 @@ from snailps.duplicates.search import (
     Keys,
     Mask,
     Overlaps,
+    PageSet,
     batches_of,
     check_disk,
     compared_here,
@@ -49,14 +56,16 @@ from snailps.duplicates.search import (
 )
 from snailps.errors import DataError
 from snailps.files.atomic import atomic_file, unfinished_of
-from snailps.filtering.page_sets import AskedPairs, PageSets, compared
+from snailps.filtering.page_sets import AskedPairs, PageSets, StoredSets, compared
 from snailps.filtering.rows import OpenTask, TextRows
 from snailps.filtering.tasks import Task, names_of, task_line, task_of, version_now
+from snailps.outward import without_secrets
 
 PAIRS_SHOWN = 20
 COVERS_SHOWN = 20
-_ENDINGS = "keys", "pairs", "asked", "sets", "overlaps"
-"""Files of a task, in the order in which they are made; all but the first on a cluster alone."""
+_ENDINGS = "keys", "pairs", "asked", "sets", "overlaps", "kept"
+"""Files of a task, in the order in which they are made: keys; on a cluster alone, what its workers
+find; for an index, sets of what stays."""
 LETTERS_KEPT = 20_000
 """Characters of a text that the report may show beside its cover."""
 _FOUND = np.dtype([
@@ -65,6 +74,8 @@ _FOUND = np.dtype([
 ])  # fmt: skip
 
 _FACTS = np.dtype([("row", "<i8"), ("words", "<u8"), ("exact", "<u8", (2,))])
+_OLD = np.dtype([("page", "<i8"), ("file", "<i8"), ("row", "<i8")])
+"""A page of the index that covers others, by the number of its file among those of covers."""
 
 
 def _key_rows(columns: int) -> np.dtype[Any]:
@@ -90,13 +101,23 @@ class _KeyTarget(Target):
 class CopySearch:
     """The search of a command; `key`: of the command, `folder`: of the command's results.
 
-    `tasks`: all of the command; None: as the process that has begun the search wrote them down.
+    `tasks`: all of the command; `segments`: those of the index `against`; None: as the process that
+    has begun the search wrote them down.
     """
 
-    def __init__(self, folder: Path, key: str, tasks: Sequence[Task] | None) -> None:
-        self.folder, self._key = folder / "copies", key
+    def __init__(
+        self,
+        folder: Path,
+        key: str,
+        tasks: Sequence[Task] | None,
+        against: Path | None = None,
+        segments: Sequence[str] | None = None,
+    ) -> None:
+        self.folder, self._key, self.against = folder / "copies", key, against
         if tasks is not None:
             self.tasks = tasks
+        if segments is not None:
+            self._segments = segments
         self._page_keys = PageKeys()
         self._rows = _key_rows(self._page_keys.count + 1)
 
@@ -112,6 +133,9 @@ class CopySearch:
         """Write down all tasks, a line each: the input of a cluster's workers."""
         with atomic_file(self._all_path) as file:
             file.writelines(map(task_line, self.tasks))
+        if self.against is not None:
+            with atomic_file(self._segments_path) as file:
+                file.write(json.dumps(list(self._segments)).encode())
         return self._all_path
 
     @property
@@ -121,6 +145,29 @@ class CopySearch:
     @cached_property
     def tasks(self) -> Sequence[Task]:
         return [task_of(line) for line in self._all_path.read_bytes().splitlines()]
+
+    @cached_property
+    def _segments(self) -> Sequence[str]:
+        names: list[str] = json.loads(self._segments_path.read_bytes())
+        return names
+
+    @property
+    def _segments_path(self) -> Path:
+        return self.folder / "segments.json"
+
+    @cached_property
+    def _index(self) -> IndexedPages | None:
+        return None if self.against is None else IndexedPages.of(self.against, self._segments)
+
+    @cached_property
+    def _old(self) -> IndexedPages | None:
+        """Pages of the index, once all keys are there."""
+        return None if self._index is None else self._index.after(self._complete.starts[-1])
+
+    @property
+    def ranges(self) -> int:
+        """Tasks, and after them chunks of the index: what a cluster's workers share."""
+        return len(self.tasks) + (len(self._index.parts) if self._index is not None else 0)
 
     def has_keys(self, task: Task) -> bool:
         return self._record(task) is not None
@@ -186,14 +233,23 @@ class CopySearch:
 
     def _chunks(self, task: Task) -> list[KeyChunk]:
         start, stop = self._complete.bounds(task)
+        meets_old = bool(self._old)
         return [
-            KeyChunk(start + first, partial(self._load_keys, task, first))
+            KeyChunk(start + first, partial(self._load_keys, task, first), meets_old=meets_old)
             for first in range(0, stop - start, CHUNK_PAGES)
         ]
 
+    def _old_chunks(self) -> list[KeyChunk]:
+        return [self._old.chunk(part) for part in range(len(self._old.parts))] if self._old else []
+
     def _facts(self, pages: Ints) -> NDArray[Any]:
-        """Rows in their tasks, words and hashes of some pages, ascending."""
+        """Rows in their tasks, words and hashes of some pages, ascending; of old ones no rows."""
         facts = np.empty(len(pages), _FACTS)
+        new = self._new(pages)
+        if self._old and len(new) < len(pages):
+            stored = self._old.facts(pages[len(new) :])
+            for name in ("words", "exact"):
+                facts[name][len(new) :] = stored[name]
         for task in self.tasks:
             start, stop = self._complete.bounds(task)
             begin, end = np.searchsorted(pages, [start, stop])
@@ -213,10 +269,20 @@ class CopySearch:
         """Places of pages once all keys are there; their rows are not known."""
         return self._places(np.empty(0, np.int64))
 
+    def _new(self, pages: Ints) -> Ints:
+        """Of pages, ascending, those that are not the index's."""
+        return pages[: np.searchsorted(pages, self._complete.starts[-1])]
+
     @property
     def keys(self) -> int:
         """Keys of all pages."""
-        return self._complete.starts[-1] * (self._page_keys.count + 1)
+        return self._pages_in_table * (self._page_keys.count + 1)
+
+    @property
+    def _pages_in_table(self) -> int:
+        """All pages; those that ask the index count twice."""
+        pages = self._complete.starts[-1]
+        return 2 * pages + len(self._old) if self._old else pages
 
     # --- pairs, on a cluster ----------------------------------------------------------------
 
@@ -224,9 +290,12 @@ class CopySearch:
         return all(self._path(task, ending).exists() for task in self.tasks)
 
     def pass_over(self, number: int, step: int, table: AnchorTable, threads: int) -> None:
-        """One of `TABLE_PASSES` over a task; the last one writes its pairs."""
-        task = self.tasks[number]
+        """One of `TABLE_PASSES` over a range; the last one writes a task's pairs."""
         run: Callable[[KeyChunk], Any] = partial(TABLE_PASSES[step], table)
+        if self._old and number >= len(self.tasks):
+            run(self._old.chunk(number - len(self.tasks)))
+            return
+        task = self.tasks[number]
         found = list(in_order(run, self._chunks(task), threads))
         if TABLE_PASSES[step] is pull_anchors:
             with atomic_file(self._path(task, "pairs")) as file:
@@ -253,7 +322,7 @@ class CopySearch:
 
         tasks = [*zip(self.tasks, pairwise(self._complete.starts), strict=True)]
         if not self.has_all("overlaps"):
-            check_disk(self.folder, len(pages), foreseen, "make room there")
+            check_disk(self.folder, len(self._new(pages)), foreseen, "make room there")
             for task, bounds in tasks:
                 own, asked = pages[slice(*np.searchsorted(pages, bounds))], asked_of(bounds)
                 AskedPairs.write(
@@ -289,9 +358,12 @@ class CopySearch:
                 if end > begin:
                     page, anchor = asked.page[begin:end], asked.anchor[begin:end]
                     file.write(compared(own, page, opened(other)[1], anchor, threads).tobytes())
+            if self._old and (end := len(asked.anchor)) > bounds[-1]:
+                page, anchor = asked.page[bounds[-1] : end], asked.anchor[bounds[-1] : end]
+                file.write(compared(own, page, self._old, anchor, threads).tobytes())
 
-    def _places(self, rows: Ints) -> _PagePlaces:
-        """`rows`: of all pages, each its row in its task."""
+    def _places(self, rows: Ints, old: _OldPlaces | None = None) -> _PagePlaces:
+        """`rows`: of all pages, each its row in its task; `old`: covers in the index."""
         records = []
         for task in self.tasks:
             record = self._record(task)
@@ -299,7 +371,7 @@ class CopySearch:
                 raise DataError(f"keys of {task.name} are not in {self.folder}: run it again")
             records.append(record)
         pages = [record["bytes"] // self._rows.itemsize for record in records]
-        return _PagePlaces(self.tasks, pages, [record["rows"] for record in records], rows)
+        return _PagePlaces(self.tasks, pages, [record["rows"] for record in records], rows, old)
 
     # --- the search -------------------------------------------------------------------------
 
@@ -322,7 +394,9 @@ class CopySearch:
     def manifest(self) -> dict[str, Any]:
         """What the manifest and the report say: counts, the largest covers, and pairs to show."""
         summary = self.summary()
-        return {name: summary[name] for name in ("compared", "removed", "covers", "pairs")}
+        names = "compared", "removed", "covers", "pairs"
+        by_index = ("removed_by_index",) if self.against is not None else ()
+        return {name: summary[name] for name in (*names, *by_index)}
 
     def search(
         self,
@@ -346,6 +420,9 @@ class CopySearch:
                 if end > begin:
                     yield from _texts_of(task, rows[begin:end], open_task)
 
+        def stored(pages: Ints) -> Iterable[PageSet]:
+            return self._old.sets(pages[len(self._new(pages)) :]) if self._old else ()
+
         def facts(pages: Ints) -> tuple[NDArray[np.uint32], Keys]:
             known = self._facts(pages)
             return known["words"].astype(np.uint32), known["exact"]
@@ -361,18 +438,37 @@ class CopySearch:
         compare: Callable[..., Overlaps]
         if workers is None:
             chunks = [chunk for task in self.tasks for chunk in self._chunks(task)]
-            find_pairs = partial(pairs_of, chunks, count, self.keys, threads)
-            compare = partial(compared_here, read=read, threads=threads, scratch=scratch)
+            chunks += self._old_chunks()
+            find_pairs = partial(pairs_of, chunks, self._pages_in_table, self.keys, threads)
+            compare = partial(
+                compared_here, read=read, threads=threads, scratch=scratch, stored=stored
+            )
         else:
             compare = partial(self._compared_by, workers)
         pages, done = similar_pages(count, find_pairs, facts, compare, stay, note)
         alone = bool(stay(JudgedPages.none(1), np.zeros(1, np.int64))[0])
+        covers = pages[np.unique(done.of[done.of >= 0])]
+        files = self._write_old(covers[len(self._new(covers)) :])
         with atomic_file(self._found_path) as file:
             for task in self.tasks:
                 self._write_found(file, task, pages, done, alone)
         with atomic_file(self._found_path.with_suffix(".json")) as file:
-            summary = {"key": self._key, "bytes": count * _FOUND.itemsize}
-            file.write(json.dumps(summary | self._summary(pages, done)).encode())
+            summary = {"key": self._key, "bytes": count * _FOUND.itemsize, "old_files": files}
+            file.write(json.dumps(summary | self._summary(pages, done, files)).encode())
+
+    def _write_old(self, covers: Ints) -> list[str]:
+        """Write down the places of covers in the index; return the names of their files."""
+        names = self._old.names(covers) if self._old else []
+        files = list(dict.fromkeys(file for file, _ in names))
+        number = {file: at for at, file in enumerate(files)}
+        rows = np.zeros(len(names), _OLD)
+        rows["page"] = covers[: len(names)]
+        rows["file"] = [number[file] for file, _ in names]
+        rows["row"] = [row for _, row in names]
+        if files:
+            with atomic_file(self._found_path.with_suffix(".old")) as file:
+                file.write(rows.tobytes())
+        return files
 
     def _write_found(
         self, file: IO[bytes], task: Task, pages: Ints, done: JudgedPages, alone: bool
@@ -390,8 +486,13 @@ class CopySearch:
             found["of"][rows] = np.where(done.of[here] >= 0, pages[done.of[here]], -1)
             file.write(found.tobytes())
 
-    def _summary(self, pages: Ints, done: JudgedPages) -> dict[str, Any]:
-        places = self._places(self._mapped()["row"])
+    def _old_places(self, files: Sequence[str]) -> _OldPlaces:
+        # An earlier version, which had no index, wrote no file.
+        path = self._found_path.with_suffix(".old")
+        return _OldPlaces(np.fromfile(path, _OLD) if files else np.empty(0, _OLD), files)
+
+    def _summary(self, pages: Ints, done: JudgedPages, files: Sequence[str]) -> dict[str, Any]:
+        places = self._places(self._mapped()["row"], self._old_places(files))
 
         def place(page: int) -> dict[str, Any]:
             file, row = places.of(int(pages[page]))
@@ -412,6 +513,7 @@ class CopySearch:
         largest = np.lexsort((np.arange(len(covers)), -covers))[:COVERS_SHOWN]
         return {
             "compared": self._complete.starts[-1], "removed": len(removed),
+            "removed_by_index": int((pages[done.of[removed]] >= self._complete.starts[-1]).sum()),
             "covers": [
                 {**place(page), "texts": int(covers[page])}
                 for page in largest.tolist() if covers[page]
@@ -420,12 +522,51 @@ class CopySearch:
             "shown": [int(pages[page]) for page in (*shown, *done.of[shown].tolist())],
         }  # fmt: skip
 
+    # --- the index --------------------------------------------------------------------------
+
+    def sets_path(self, task: Task) -> Path:
+        """The file of the sets of a task's rows that stay."""
+        return self._path(task, "kept")
+
+    def sets_of(self, batch: TextRows, rows: Ints) -> list[PageSet]:
+        """What goes into that file of a batch."""
+        return [sets_of(*texts) for texts in batches_of(batch.texts(rows))] if len(rows) else []
+
+    def append(self, path: Path, command: str) -> None:
+        """Write the pages that stay, and have words, as a command's segment of the index."""
+        found, places = self._mapped(), self._complete
+        numbers = {path: number for number, path in enumerate(places.paths)}
+        versions = {task.path: task.version for task in self.tasks}
+
+        def kept(task: Task) -> Iterator[NDArray[Any]]:
+            start, stop = places.bounds(task)
+            for first in range(0, stop - start, CHUNK_PAGES):
+                part = self._load(task, first)
+                here = slice(start + first, start + first + len(part))
+                yield part[found[here]["kept"] & (part["words"] > 0)]
+
+        def facts() -> Iterator[NDArray[Any]]:
+            for task, before in zip(self.tasks, places.rows_before, strict=True):
+                for part in kept(task):
+                    made = np.empty(len(part), FACTS)
+                    made["words"], made["exact"] = part["words"], part["exact"]
+                    made["file"], made["row"] = numbers[task.path], before + part["row"] + 1
+                    yield made
+
+        write_segment(
+            path, command,
+            [IndexedFile(without_secrets(path), versions[path]) for path in places.paths],
+            facts, lambda: (part["keys"] for task in self.tasks for part in kept(task)),
+            [StoredSets(self.sets_path(task)) for task in self.tasks],
+        )  # fmt: skip
+
     # --- the last reading -------------------------------------------------------------------
 
     def found(self) -> FoundCopies:
         """What the search has found, for the reading that writes."""
-        found = self._mapped()
-        return FoundCopies(self._places(found["row"]), found, self.summary()["shown"])
+        found, summary = self._mapped(), self.summary()
+        places = self._places(found["row"], self._old_places(summary.get("old_files", ())))
+        return FoundCopies(places, found, summary["shown"])
 
     def _mapped(self) -> NDArray[Any]:
         if not self._found_path.stat().st_size:
@@ -433,26 +574,44 @@ class CopySearch:
         return np.memmap(self._found_path, _FOUND, "r")
 
 
+class _OldPlaces(NamedTuple):
+    """Rows of `_OLD`, ascending, and the files that they number."""
+
+    rows: NDArray[Any]
+    files: Sequence[str]
+
+    def of(self, page: int) -> tuple[str, int]:
+        row = self.rows[np.searchsorted(self.rows["page"], page)]
+        return self.files[row["file"]], int(row["row"])
+
+
 class _PagePlaces:
     """Which row of which input a page is.
 
     `pages`, `all_rows`: by task, how many take part, and all its rows; `rows`: by page, its row in
-    its task.  Parts of a file are counted as one file.
+    its task; `old`: pages of the index, which have the numbers after those.  Parts of a file are
+    counted as one file.
     """
 
     def __init__(
-        self, tasks: Sequence[Task], pages: Sequence[int], all_rows: Sequence[int], rows: Ints
+        self,
+        tasks: Sequence[Task],
+        pages: Sequence[int],
+        all_rows: Sequence[int],
+        rows: Ints,
+        old: _OldPlaces | None = None,
     ) -> None:
-        self.starts, self.rows = [0, *accumulate(pages)], rows
+        self.starts, self.rows, self._old = [0, *accumulate(pages)], rows, old
         self.numbers = {task.name: number for number, task in enumerate(tasks)}
-        paths = list(dict.fromkeys(task.path for task in tasks))
-        names = dict(zip(paths, names_of(paths), strict=True))
+        self.paths = list(dict.fromkeys(task.path for task in tasks))
+        names = dict(zip(self.paths, names_of(self.paths), strict=True))
         self._files = [names[task.path] for task in tasks]
         before: dict[str, int] = {}
-        self._before = []
+        self.rows_before: list[int] = []
+        """By task, how many rows of its file are in earlier tasks."""
         for file, count in zip(self._files, all_rows, strict=True):
-            self._before.append(before.get(file, 0))
-            before[file] = self._before[-1] + count
+            self.rows_before.append(before.get(file, 0))
+            before[file] = self.rows_before[-1] + count
 
     def bounds(self, task: Task) -> tuple[int, int]:
         """The task's first page, and the one after its last."""
@@ -460,9 +619,12 @@ class _PagePlaces:
         return self.starts[number], self.starts[number + 1]
 
     def of(self, page: int) -> tuple[str, int]:
-        """The file, by the name of its output, and the row in it, from 1."""
+        """The file, by the name of its output, or the path by which the index knows it, and the row
+        in it, from 1."""
+        if page >= self.starts[-1] and self._old is not None:
+            return self._old.of(page)
         task = bisect_right(self.starts, page) - 1
-        return self._files[task], self._before[task] + int(self.rows[page]) + 1
+        return self._files[task], self.rows_before[task] + int(self.rows[page]) + 1
 
     def name(self, page: int) -> str:
         return "{}:{}".format(*self.of(page))

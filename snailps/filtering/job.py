@@ -58,6 +58,7 @@ from snailps.vectors.label_prediction import LabelModel, threads_of, warn_of_unr
 from snailps.vectors.words import to_text
 
 if TYPE_CHECKING:
+    from snailps.duplicates.page_index import IndexFolder
     from snailps.filtering.copies import CopySearch, FoundCopies
 
 TASK_BYTES = 256 << 20
@@ -76,7 +77,8 @@ class FilterCommand:
 
     `models`: path by name; `add`: scores that become columns; `output`: a folder; `scores`: the
     folder of kept scores, or empty; `on_bad_line`: "stop" or "skip", for lines without an object;
-    `benchmarks`: files; `scratch`: folder for sets of 3-grams, or empty.
+    `benchmarks`: files; `scratch`: folder for sets of 3-grams, or empty; `against`: folder of an
+    index of kept texts, or empty.
     """
 
     inputs: tuple[str, ...]
@@ -89,6 +91,7 @@ class FilterCommand:
     on_bad_line: str = "stop"
     benchmarks: tuple[str, ...] = ()
     scratch: str = ""
+    against: str = ""
 
     @property
     def skips_bad(self) -> bool:
@@ -142,6 +145,11 @@ class FilterCommand:
             raise ConfigError(
                 "scratch: it is for 3-grams of copies, and nothing asks for dup: leave it out"
             )
+        if self.against and COPIES not in computed:
+            raise ConfigError(
+                "against: neither --keep nor --add asks for dup, so nothing would be compared with "
+                "the index: ask for it, as in --keep 'not dup.contained >= .98', or leave it out"
+            )
         benchmarks = None
         if self.benchmarks:
             from snailps.filtering.benchmarks import Benchmarks
@@ -176,6 +184,9 @@ class FilterJob:
             self.scores.labels = self.judge.columns
         self.results = FilterResults(Path(command.output), key)
         self.search: CopySearch | None = None
+        self.index: IndexFolder | None = None
+        self._segments: Sequence[str] = ()
+        self._command = ""
         self.phase = ""
         """What `compare` or `run` is doing, for who shows it."""
         self.under_way: Sequence[Task] = ()
@@ -223,6 +234,8 @@ class FilterJob:
         for remark, path in remarks.items():
             log.warning("%s: %s", path, remark)
         self._identity = self.identify()
+        if self.command.against:
+            self._begin_index(overwrite)
         self.left = self.results.take(self._identity, self.tasks, overwrite=overwrite)
         if self.results.manifest() is None:
             self._hashes = FileHashes(self.command.models.values())
@@ -238,12 +251,56 @@ class FilterJob:
             return
         from snailps.filtering.copies import CopySearch
 
-        self.search = CopySearch(self.results.state, self.results.key, tasks)
+        against = Path(self.command.against) if self.command.against else None
+        self.search = CopySearch(
+            self.results.state, self.results.key, tasks, against,
+            None if tasks is None else self._segments,
+        )  # fmt: skip
         if self.scores is None:  # for the models to run once, though texts are read twice
             self.scores = ScoreFolder(
                 self.results.state / "scores", self.command.models, self.command.column
             )
             self.scores.labels = self.judge.columns
+
+    def _begin_index(self, overwrite: bool) -> None:
+        """Lock the index, and say which of its segments count; ConfigError: it has these texts."""
+        from snailps.duplicates.page_index import IndexedPages, IndexFolder
+
+        self.index = IndexFolder(Path(self.command.against), "--against")
+        self.index.begin()
+        command = self._command = self.results.key_of(self._identity)
+        if overwrite:
+            self._forget_segment(self.index, command)
+        self._segments, own = self.index.before(command)
+        old = IndexedPages.of(self.index.folder, self._segments)
+        here = {(without_secrets(task.path), task.version) for task in self.tasks}
+        for segment in old.segments:
+            if twice := here.intersection(segment.files()):
+                raise ConfigError(
+                    f"--against {self.index.folder}: {min(twice)[0]} is in it already, by "
+                    f"{segment.path.name}: each text would be a copy of itself. Name another "
+                    "index, or delete that file if the run that made it does not count"
+                )
+        self._identity["against"] = {
+            "index": str(self.index.folder), "segments": len(self._segments), "digest": old.digest,
+            "own": own,
+        }  # fmt: skip
+
+    def _forget_segment(self, index: IndexFolder, command: str) -> None:
+        """Remove what the command whose results are overwritten has appended."""
+        against = self.results.previous_identity().get("against", {})
+        name = str(against.get("own", ""))
+        names = index.names()
+        if against.get("index") != str(index.folder) or name not in names:
+            return
+        if name == index.before(command)[1]:  # it makes the same again
+            return
+        if name != names[-1]:
+            raise ConfigError(
+                f"--overwrite: the results in {self.results.folder} are in the index as {name}, "
+                f"and later runs were compared with them ({names[-1]}): choose another --output"
+            )
+        (index.folder / name).unlink()
 
     def source(self, task: Task) -> OpenTask:
         return OpenTask(task, self.command.column, skips_bad=self.command.skips_bad)
@@ -253,6 +310,8 @@ class FilterJob:
             self._hashes.close()
         if self.scores is not None:
             self.scores.close()
+        if self.index is not None:
+            self.index.close()
         self.results.close()
 
     def _check_places(self) -> None:
@@ -277,6 +336,16 @@ class FilterJob:
                     f"{task.path}: a filter keeps {task.name} for its own file: rename the input"
                 )
         self._check_unread("--output", self.results.folder, [task.name for task in self.tasks])
+        if self.command.against:
+            index = Path(self.command.against)
+            self._check_unread("--against", index, ["000001.pages"])
+            others = [folder] if self.scores is None else [folder, self.scores.folder.resolve()]
+            for other in others:
+                if index.resolve().is_relative_to(other) or other.is_relative_to(index.resolve()):
+                    raise ConfigError(
+                        f"--against {index} and {other} lie in each other: an index has a folder "
+                        "of its own, beside the others"
+                    )
 
     def _check_unread(self, option: str, folder: Path, names: Sequence[str]) -> None:
         """Refuse a folder whose files the same command, run again, would read as input."""
@@ -319,10 +388,11 @@ class FilterJob:
         workers = None
         if cluster is not None:
             path = str(self.search.list_for_workers())
-            settings = settings_for(self) | {"searched": len(self.tasks)}
+            pairs = settings_for(self) | {"searched": self.search.ranges, "phase": "pairs"}
             if not (self.search.is_done() or self.search.has_all("pairs")):
-                cluster.run(WORKER, settings | {"phase": "pairs"}, input=path)
-            workers = partial(cluster.run, WORKER, settings | {"phase": "overlaps"}, input=path)
+                cluster.run(WORKER, pairs, input=path)
+            overlaps = pairs | {"searched": len(self.tasks), "phase": "overlaps"}
+            workers = partial(cluster.run, WORKER, overlaps, input=path)
         if not self.search.is_done():
             self.phase = "comparing"
             self.search.search(
@@ -453,6 +523,8 @@ class FilterJob:
             manifest["benchmarks"] = self.judge.benchmarks.manifest(total.hits)
         if self.search is not None:
             manifest["copies"] = self.search.manifest()
+        if self.index is not None:
+            manifest["index"] = self._append()
         page = report_page(manifest, total.near, total.texts)
         with atomic_file(self.results.place_of(REPORT)) as file:
             file.write(page.encode("utf-8", "replace"))
@@ -464,6 +536,15 @@ class FilterJob:
         for name, words in total.unread.items():
             warn_of_unread(words, f"model {name}")
         return manifest
+
+    def _append(self) -> dict[str, Any]:
+        """Append the texts that stay to the index, unless an earlier try has."""
+        assert self.index is not None
+        assert self.search is not None
+        path = self.index.folder / self._identity["against"]["own"]
+        if not path.exists():
+            self.search.append(path, self._command)
+        return {"segment": str(path), "bytes": path.stat().st_size}
 
     def refuse_other_models(self) -> None:
         """DataError: a model's file is not the one that was opened."""
@@ -542,7 +623,8 @@ class _Pass(Protocol):
 
     def path_of(self, task: Task) -> Path: ...
 
-    def target(self, source: OpenTask, file: IO[bytes]) -> Target: ...
+    def target(self, source: OpenTask, file: IO[bytes], opened: ExitStack) -> Target:
+        """What writes into the task's file; `opened`: what is left after it, before the file."""
 
     def save(self, task: Task, counts: RowCounts, seconds: float) -> None:
         """Record that the task's file is there."""
@@ -563,7 +645,7 @@ class _KeyPass:
         decision = self._judge.decide(batch, task.name, scores)
         return decision, self._search.keys_of(batch, decision.rows)
 
-    def target(self, source: OpenTask, file: IO[bytes]) -> Target:
+    def target(self, source: OpenTask, file: IO[bytes], opened: ExitStack) -> Target:
         return self._search.target(file)
 
     def save(self, task: Task, counts: RowCounts, seconds: float) -> None:
@@ -577,6 +659,7 @@ class _WritingPass:
 
     def __init__(self, job: FilterJob, copies: FoundCopies | None) -> None:
         self._judge, self._results, self._copies = job.judge, job.results, copies
+        self._index = job.search if job.command.against else None
         self._names_covers = any(score.of_best == "of" for score in job.judge.added.values())
 
     def decide(
@@ -590,16 +673,44 @@ class _WritingPass:
         decision.counts.texts = shown
         if found is not None and not np.array_equal(decision.rows, np.flatnonzero(found["kept"])):
             raise _changed(task.path)  # by whom its version is kept
-        return decision, batch.selected(decision.rows, decision.added)
+        selected = batch.selected(decision.rows, decision.added)
+        if self._index is None:
+            return decision, selected
+        return decision, (selected, self._index.sets_of(batch, decision.rows))
 
     def path_of(self, task: Task) -> Path:
         return self._results.place_of(task.name)
 
-    def target(self, source: OpenTask, file: IO[bytes]) -> Target:
-        return source.target(file, self._judge.column_types())
+    def target(self, source: OpenTask, file: IO[bytes], opened: ExitStack) -> Target:
+        target = source.target(file, self._judge.column_types())
+        if self._index is None:
+            return target
+        sets = opened.enter_context(atomic_file(self._index.sets_path(source.task)))
+        return _TargetWithSets(target, sets)
 
     def save(self, task: Task, counts: RowCounts, seconds: float) -> None:
         self._results.save(task, counts, seconds)
+
+
+class _TargetWithSets(Target):
+    """An output, and beside it the sets of its texts, for an index."""
+
+    def __init__(self, target: Target, file: IO[bytes]) -> None:
+        from snailps.filtering.page_sets import KeptSets
+
+        self._target, self._sets = target, KeptSets(file)
+
+    def write(self, kept: Any) -> None:
+        rows, sets = kept
+        self._target.write(rows)
+        self._sets.write(sets)
+
+    def close(self) -> None:
+        self._target.close()
+        self._sets.finish()
+
+    def abandon(self) -> None:
+        self._target.abandon()
 
 
 class _TaskOutput:
@@ -623,7 +734,7 @@ class _TaskOutput:
                 opened.enter_context(self._scores)
             file: IO[bytes] = opened.enter_context(atomic_file(path))
             # Last: a target that is dropped by an error would write into a file that is closed.
-            self._target = self._work.target(self.source, file)
+            self._target = self._work.target(self.source, file, opened)
             self._opened = opened.pop_all()
         return self
 
@@ -694,6 +805,7 @@ def settings_for(job: FilterJob) -> dict[str, str | int]:
         "folder": command.output, "key": job.results.key, "scores": command.scores, "epochs": 1,
         "on_bad_line": command.on_bad_line, "benchmarks": json.dumps(command.benchmarks),
         "digest": "" if job.judge.benchmarks is None else job.judge.benchmarks.digest,
+        "against": command.against,
     }  # fmt: skip
 
 
@@ -729,6 +841,7 @@ def filter(
     on_bad_line: str = "stop",
     benchmarks: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] = (),
     scratch: str | os.PathLike[str] = "",
+    against: str | os.PathLike[str] = "",
     cluster: JobRunner | None = None,
     begun: Callable[[FilterJob], object] = lambda job: None,
     note: Callable[[FilterJob, Task, RowCounts | None], None] = lambda job, task, counts: None,
@@ -777,6 +890,9 @@ def filter(
     scratch : path, optional
         Folder for 3-grams of texts that are compared (``dup``), 4 bytes per word; empty: in
         `output`, where the workers of a `cluster` always write them.
+    against : path, optional
+        Folder of an index of texts that earlier runs have kept: ``dup`` compares with these too,
+        and the texts that this run keeps are appended.  An empty or new folder begins an index.
     begun : callable
         Called with the job before the first task; `job.tasks` has all tasks, `job.left` the
         unfinished ones.
@@ -826,6 +942,7 @@ def filter(
     command = FilterCommand(
         inputs, column or "", files, keep, tuple(added), folder, scores, on_bad_line, evals,
         _absolute("scratch", scratch) if scratch else "",
+        _absolute("against", against) if against else "",
     )  # fmt: skip
     if cluster is not None and command.scratch:
         raise ConfigError(

@@ -9,17 +9,18 @@ the number of pages.  Must not know where the files are, nor what they are of.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
+from typing import IO, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from snailps.data.in_order import in_order
 from snailps.duplicates._pages import shared_grams
-from snailps.duplicates.search import Batch, Ints, shares_of, write_sets
+from snailps.duplicates.search import Batch, Ints, PageSet, shares_of, write_sets
 from snailps.files.atomic import atomic_file
 
 CHUNK_GRAMS = 1 << 22
@@ -73,8 +74,55 @@ class PageSets:
         return self._grams[begin:end]
 
 
+class KeptSets:
+    """The sets of the rows of a task that stay, as they are written: all 3-grams, the size of each
+    set, how many there are.  Texts without words have none."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file, self._sizes = file, [np.empty(0, np.int64)]
+
+    def write(self, sets: Iterable[PageSet]) -> None:
+        for grams, first in sets:
+            self._sizes.append(np.diff(first))
+            self._file.write(grams.tobytes())
+
+    def finish(self) -> None:
+        sizes = np.concatenate(self._sizes)
+        sizes = sizes[sizes > 0]
+        self._file.write(bytes(4 * (int(sizes.sum()) % 2)))
+        self._file.write(np.append(sizes, len(sizes)).tobytes())
+
+
+class StoredSets:
+    """What `KeptSets` has written."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        end = path.stat().st_size // 8
+        pages = int(np.fromfile(path, np.int64, offset=8 * (end - 1))[0])
+        self.sizes = np.fromfile(path, np.int64, pages, offset=8 * (end - 1 - pages))
+
+    def grams(self) -> Iterator[NDArray[np.uint32]]:
+        left = int(self.sizes.sum())
+        with self._path.open("rb") as file:
+            while left:
+                grams = np.fromfile(file, np.uint32, min(left, CHUNK_GRAMS))
+                left -= len(grams)
+                yield grams
+
+
+class ComparedSets(Protocol):
+    """Sets that `compared` reads: of pages, by their places."""
+
+    def places(self, pages: Ints) -> Ints: ...
+
+    def sizes(self, places: Ints) -> Ints: ...
+
+    def grams(self, place: int) -> NDArray[np.uint32]: ...
+
+
 def compared(
-    own: PageSets, page: Ints, other: PageSets, anchor: Ints, threads: int
+    own: PageSets, page: Ints, other: ComparedSets, anchor: Ints, threads: int
 ) -> NDArray[np.float32]:
     """Contained and near of pairs, (n, 2): of pages in `own` and anchors in `other`."""
     pages, anchors = own.places(page), other.places(anchor)
@@ -85,7 +133,7 @@ def compared(
     return np.concatenate([*in_order(partial(_compared, own, other), chunks, threads)])
 
 
-def _compared(own: PageSets, other: PageSets, pairs: tuple[Ints, Ints]) -> NDArray[np.float32]:
+def _compared(own: PageSets, other: ComparedSets, pairs: tuple[Ints, Ints]) -> NDArray[np.float32]:
     (pages, page), (anchors, anchor) = (np.unique(side, return_inverse=True) for side in pairs)
     sets = [*map(own.grams, pages.tolist()), *map(other.grams, anchors.tolist())]
     first = np.cumsum([0, *map(len, sets)], dtype=np.int64)

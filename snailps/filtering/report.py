@@ -96,7 +96,10 @@ def _page(
 def _copies(copies: Mapping[str, Any], texts: Mapping[str, str]) -> Iterator[str]:
     """Covers of the most texts; pairs of what goes and what stays, with what differs."""
     yield f"<h2>copies</h2><p>{copies['removed']:,} of {copies['compared']:,} compared texts have "
-    yield "a kept text that covers them</p>"
+    yield "a kept text that covers them"
+    if by_index := copies.get("removed_by_index"):
+        yield f"; of {by_index:,} it is in the index"
+    yield "</p>"
     if copies["covers"]:
         yield "<table><tr><th>covers<th>file, row"
         for cover in copies["covers"]:
@@ -105,7 +108,8 @@ def _copies(copies: Mapping[str, Any], texts: Mapping[str, str]) -> Iterator[str
     for pair in copies["pairs"]:
         removed, kept = pair["removed"], pair["kept"]
         names = (f"{side['file']}:{side['row']}" for side in (removed, kept))
-        sides = side_by_side(*(texts.get(name, "") for name in names))
+        goes, stays = (texts.get(name, "") for name in names)
+        sides = side_by_side(goes, stays) if stays else (escape(goes), "<i>in the index</i>")
         yield f"<p>contained {pair['contained']:.4g}, near {pair['near']:.4g}</p>"
         yield "<table class=pairs><tr>"
         for words, side in (("goes", removed), ("stays", kept)):

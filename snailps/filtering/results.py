@@ -59,7 +59,7 @@ class FilterResults:
         Outputs of finished tasks stay.  ConfigError: another run is at work in the folder; or it
         holds something else, or outputs that were changed, and not `overwrite`.
         """
-        self.key = hashlib.sha256(json.dumps(identity).encode()).hexdigest()
+        self.key = self.key_of(identity)
         with _folder_errors(self.folder):
             state = self.folder / KEPT
             has_state = self.folder.is_dir() and (state.exists() or self.manifest() is not None)
@@ -108,6 +108,14 @@ class FilterResults:
             with atomic_file(self.list_path) as file:
                 file.writelines(task_line(task) for task in unfinished)
             return unfinished
+
+    @staticmethod
+    def key_of(identity: Mapping[str, Any]) -> str:
+        return hashlib.sha256(json.dumps(identity).encode()).hexdigest()
+
+    def previous_identity(self) -> Mapping[str, Any]:
+        """The identity of the command whose results the folder holds; empty: unknown."""
+        return self._previous_identity() or {}
 
     def close(self) -> None:
         """Unlock the folder; if it has a manifest, remove everything but the results first."""
@@ -176,8 +184,8 @@ class FilterResults:
         # An identity lists all inputs, and this is asked for each of them: read what is new only.
         files = tuple(map(_version, (self.folder / MANIFEST, self.folder / KEPT / _COMMAND)))
         if files != self._looked_at:
-            identity = json.dumps(self._previous_identity()).encode()
-            self._is_current = self.key == hashlib.sha256(identity).hexdigest()
+            identity = self._previous_identity()
+            self._is_current = identity is not None and self.key == self.key_of(identity)
             self._looked_at = files
         return self._is_current
 
@@ -217,10 +225,14 @@ class FilterResults:
         return self.manifest() is not None or any((self.folder / KEPT / _TASKS).glob("*.json"))
 
     def _changed(self, manifest: Mapping[str, Any]) -> Path | None:
-        """The first output of a finished run that is missing or has another size."""
-        for entry in manifest["files"]:
-            path = self.folder / str(entry["output"])
-            if not path.is_file() or path.stat().st_size != entry["bytes"]:
+        """The first file that a finished run has made, and that is missing or has another size."""
+        files = [
+            (self.folder / str(entry["output"]), entry["bytes"]) for entry in manifest["files"]
+        ]
+        if index := manifest.get("index"):
+            files.append((Path(index["segment"]), index["bytes"]))
+        for path, size in files:
+            if not path.is_file() or path.stat().st_size != size:
                 return path
         return None
 

@@ -52,6 +52,7 @@ class FilterSettings(JobSettings):
     )
     searched: int = setting(0, help="Tasks that are searched.", when="Copies are searched.", low=0)
     digest: str = setting("", help="SHA-256 of the benchmarks' lines.", when="You search them.")
+    against: str = setting("", help="Folder of an index.", when="You have one.", unit="path")
     benchmarks: str = setting("[]", help="Paths of benchmarks, as JSON.", when="You search them.")
 
 
@@ -95,7 +96,9 @@ class Filter(Worker, Cut, Ranged):
         models, add = json.loads(s.models), tuple(json.loads(s.add))
         places = s.folder, s.scores
         evals = tuple(json.loads(s.benchmarks))
-        command = FilterCommand((), s.column, models, s.keep, add, *places, s.on_bad_line, evals)
+        command = FilterCommand(
+            (), s.column, models, s.keep, add, *places, s.on_bad_line, evals, against=s.against
+        )
         self._job = FilterJob(command, s.key)
         self._keys: ServedKeys | None = None
         self._job.join_search()

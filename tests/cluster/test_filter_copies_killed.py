@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -19,26 +20,36 @@ import snailps
 from snailps.errors import ClusterError
 
 
-def test_filter_killed_at_each_file_goes_on_to_the_same_bytes(tmp_path):
+@pytest.mark.parametrize("earlier", [False, True])
+def test_filter_killed_at_each_file_goes_on_to_the_same_bytes(tmp_path, earlier):
     texts, _ = corpus(7, pages=20)
-    (tmp_path / "in").mkdir()
-    for file in range(2):
-        rows = [{"n": at, "text": texts[at]} for at in range(file, len(texts), 2)]
-        lines = "".join(json.dumps(row) + "\n" for row in rows)
-        (tmp_path / "in" / f"{file}.jsonl").write_text(lines)
-    folders = [str(tmp_path / name) for name in ("in", "whole", "out")]
+    old, texts = (texts[:20], texts[20:]) if earlier else ([], texts)
+    for name, of_dump in (("in", texts), ("old", old)):
+        (tmp_path / name).mkdir()
+        for file in range(2):
+            rows = [{"n": at, "text": of_dump[at]} for at in range(file, len(of_dump), 2)]
+            lines = "".join(json.dumps(row) + "\n" for row in rows)
+            (tmp_path / name / f"{file}.jsonl").write_text(lines)
+    folders = [str(tmp_path / name) for name in ("in", "whole", "out", "old")[: 3 + earlier]]
     result = subprocess.run(
         [sys.executable, killed_filter.__file__, *folders], env=environment(),
         capture_output=True, text=True, timeout=120, check=True,
     )  # fmt: skip
     names = result.stdout.split()
     # The command and its tasks; keys of two files, each with a record; what was found, with a
-    # record; two outputs, each with a record; the report, the manifest.
-    assert len(names) == 2 * (2 + 4 + 2 + 4 + 2), names
+    # record; two outputs, each with a record; the report, the manifest.  With an index: the places
+    # of old covers, the sets of two outputs, a segment.
+    files = 2 + 4 + 2 + 4 + 2 + (1 + 2 + 1) * earlier
+    assert len(names) == 2 * files, names
     assert names[::2] == names[1::2]
-    assert len({*names}) == 14
+    assert len({*names}) == files
     outputs = sorted(path.name for path in (tmp_path / "out").iterdir())
     assert outputs == ["0.jsonl", "1.jsonl", "_manifest.json", "_report.html"]
+    indexes = [sorted((tmp_path / f"{name}-index").glob("*")) for name in ("out", "whole")]
+    for path, other in zip(*indexes, strict=True):
+        assert path.name == other.name
+        assert path.read_bytes() == other.read_bytes()
+    assert len(indexes[0]) == 3 * earlier  # two segments, and the lock
     for name in outputs[:2]:
         assert (tmp_path / "out" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
     found, wanted = (
@@ -55,25 +66,38 @@ FILES = 3
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Files with copies, in one file and across them, and what one process makes of them."""
+    """Files with copies, in one file, across them, and of an earlier dump, which is in an index;
+    and what one process makes of them."""
     folder = tmp_path_factory.mktemp("copies")
-    texts, _ = corpus(8, pages=40)
-    (folder / "in").mkdir()
-    for file in range(FILES):
-        rows = [{"n": at, "text": texts[at]} for at in range(file, len(texts), FILES)]
-        lines = "".join(json.dumps(row) + "\n" for row in rows)
-        (folder / "in" / f"{file}.jsonl").write_text(lines)
+    texts, _ = corpus(8, pages=50)
+    for dump, of_dump in (("in", texts[:80]), ("earlier", texts[80:])):
+        (folder / dump).mkdir()
+        for file in range(FILES):
+            rows = [{"n": at, "text": of_dump[at]} for at in range(file, len(of_dump), FILES)]
+            lines = "".join(json.dumps(row) + "\n" for row in rows)
+            (folder / dump / f"{file}.jsonl").write_text(lines)
+    filtered(folder, "earlier", "earlier-out", "index")
     searched(folder, "one")
     return folder
 
 
-def searched(folder, name, cluster=None):
-    manifest = snailps.filter(
-        folder / "in", output=folder / name, keep=killed_filter.KEEP, column="text",
+def filtered(folder, dump, output, index, cluster=None):
+    return snailps.filter(
+        folder / dump, output=folder / output, keep=killed_filter.KEEP, column="text",
         add=["dup.of", "dup.contained", "dup.near"], threads=1, cluster=cluster,
+        against=folder / index,
     )  # fmt: skip
-    assert manifest["copies"]["removed"] > 0
-    return [(folder / name / f"{file}.jsonl").read_bytes() for file in range(FILES)]
+
+
+def searched(folder, name, cluster=None):
+    """Bytes of the outputs, and of the segment that is appended to a copy of the index."""
+    index = folder / f"{name}-index"
+    if not index.exists():
+        shutil.copytree(folder / "index", index)
+    copies = filtered(folder, "in", name, index.name, cluster)["copies"]
+    assert copies["removed"] > copies["removed_by_index"] > 0
+    outputs = [(folder / name / f"{file}.jsonl").read_bytes() for file in range(FILES)]
+    return outputs, next(index.glob("000002-*.pages")).read_bytes()
 
 
 class Killing:

@@ -1,9 +1,10 @@
 """Runs a filter again and again, each process killed (SIGKILL) as it gives a new file its name.
 
-    python killed_filter.py INPUT WHOLE OUTPUT
+    python killed_filter.py INPUT WHOLE OUTPUT [EARLIER]
 
-WHOLE is what one process makes.  Of OUTPUT each new file meets two kills: before it has its name,
-and after.  Prints the names in the order in which they came, once for each kill.
+WHOLE is what one process makes; with EARLIER, an earlier dump, each has an index beside it, in
+which that dump is.  Of OUTPUT each new file meets two kills: before it has its name, and after.
+Prints the names in the order in which they came, once for each kill.
 """
 
 import os
@@ -16,8 +17,10 @@ from snailps.files.atomic import NewFile
 KEEP = "not (dup.contained >= .98 or dup.near >= .85)"
 
 
-def filtered(folder, output):
-    snailps.filter(folder, output=output, keep=KEEP, column="text", add=["dup.of"], threads=1)
+def filtered(folder, output, index=""):
+    snailps.filter(
+        folder, output=output, keep=KEEP, column="text", add=["dup.of"], threads=1, against=index
+    )
 
 
 def killed_at_a_new_file(after):
@@ -36,15 +39,19 @@ def killed_at_a_new_file(after):
     NewFile.publish_as = publish_or_end
 
 
-def main(folder, whole, output):
-    filtered(folder, whole)  # also imports what the children would import again and again
+def main(folder, whole, output, earlier=""):
+    indexes = [f"{place}-index" if earlier else "" for place in (whole, output)]
+    for place, index in zip((whole, output), indexes, strict=True):
+        if earlier:
+            filtered(earlier, f"{place}-earlier", index)
+    filtered(folder, whole, indexes[0])  # also imports what the children would import again
     killed = 0
     while True:
         if (child := os.fork()) == 0:
             code = 1
             try:
                 killed_at_a_new_file(after=killed % 2 == 1)
-                filtered(folder, output)
+                filtered(folder, output, indexes[1])
                 code = 0
             finally:
                 os._exit(code)

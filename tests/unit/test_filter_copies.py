@@ -1,14 +1,12 @@
 """`snailps filter` without copies and benchmarks: what stays, what is said, and ends in between."""
 
 import gzip
-import importlib
 import json
 import re
 import shutil
 import tracemalloc
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
@@ -16,13 +14,10 @@ import pyarrow.feather
 import pyarrow.orc
 import pyarrow.parquet as pq
 import pytest
-from attach import attach
 from near_copies import anchors_by_keys, corpus, covers_of
-from shards import Shards
+from sessions_here import InProcess
 
 import snailps
-from snailps.api.range_passes import PassRange
-from snailps.api.wire_choice import WireChoice
 from snailps.cli.filter import command
 from snailps.data.formats.parquet import ParquetFile
 from snailps.data.formats.table import TableFile
@@ -520,7 +515,8 @@ OPTIONS = {
     "keep-scores": {"keep_scores": "scores", "with_model": True},
     "on-bad-line": {"on_bad_line": "skip", "kind": "jsonl", "bad": True},
     "overwrite": {"overwrite": True}, "threads": {"threads": 5}, "cluster": {"cluster": True},
-    "scratch": {"scratch": "."}, "field": {"column": "doc.text", "change": field_of},
+    "scratch": {"scratch": "."}, "against": {"against": "index"},
+    "field": {"column": "doc.text", "change": field_of},
     "folder": {"folder": "day=7"}, "packed": {"kind": "jsonl", "ending": ".gz"},
     "Parquet in parts": {"parts": True}, "arrow": {"kind": "arrow"}, "orc": {"kind": "orc"},
 }  # fmt: skip
@@ -568,7 +564,7 @@ def test_clauses_with_each_option_are_right_or_refused(
     is_copies = "dup" in condition
     if "cluster" in asked:
         asked["cluster"] = InProcess()
-    if option == "scratch" and not is_copies:
+    if option in ("scratch", "against") and not is_copies:
         with pytest.raises(ConfigError, match=f"^{option}: "):
             snailps.filter("in", **asked)
         return
@@ -587,28 +583,6 @@ def test_clauses_with_each_option_are_right_or_refused(
     assert [row["n"] for row in found] == stay
     assert (done["rows"], done["kept"], done["without_text"]) == (len(ROWS), len(stay), 1)
     assert done["bad_lines"] == ("on_bad_line" in given)
-
-
-class InProcess:
-    """A session whose only worker is this process, beside two shards."""
-
-    def run(self, model, settings, *, input):
-        module, _, name = model.partition(":")
-        cls = getattr(importlib.import_module(module), name)
-        worker = cls(cls.Settings(**settings))
-        lines = Path(input).read_bytes().splitlines()
-        plan = cls.range_passes(worker.settings, b"")
-        with Shards(2) as shards:
-            client, numbered = shards.client(), dict(enumerate(worker.tables(), 1))
-            for number, table in numbered.items():
-                shards.declare(table, number)
-            tables = {table.name: (number, table) for number, table in numbered.items()}
-            attach(worker, client, WireChoice(client, shards.route), tables)
-            worker.setup()
-            for pass_ in range(1 + (plan.passes if plan else 0)):
-                for place, line in enumerate(lines):
-                    terms = PassRange(pass_, place, len(lines), len(lines)) if plan else None
-                    worker.train(SimpleNamespace(data=b"" if pass_ else line, terms=terms))
 
 
 @pytest.mark.parametrize(
