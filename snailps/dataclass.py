@@ -167,16 +167,19 @@ def _params(frozen: bool, slots: bool, eq: bool) -> Any:
 
 
 class _Signature:
-    """``cls.__signature__`` until `__init__` is compiled."""
+    """``cls.__signature__``: compiles `__init__` first, which has no arguments until then."""
 
     def __init__(self, made: list[type], finish: Callable[[], Callable[..., None]]) -> None:
         self._made, self._finish = made, finish
 
     def __get__(self, instance: object, owner: type) -> inspect.Signature:
         self._finish()
-        if owner is not self._made[0]:  # a subclass, which may have an `__init__` of its own
+        # A subclass may have an `__init__` of its own, an instance a `__call__`.
+        if instance is not None or owner is not self._made[0]:
             raise AttributeError("__signature__")
-        return inspect.signature(owner)
+        # Stays when it has answered: hypothesis reads it twice.
+        initializer = inspect.signature(owner.__init__)  # type: ignore[misc]
+        return initializer.replace(parameters=[*initializer.parameters.values()][1:])
 
 
 def _late_initializer(
@@ -197,8 +200,6 @@ def _late_initializer(
         compiled = _initializer(cls, members, frozen)
         if vars(cls)["__init__"] is initialize:  # and no function that replaces it for a while
             cls.__init__ = compiled  # type: ignore[misc]
-        with suppress(AttributeError):  # another thread may have deleted it
-            del cls.__signature__  # type: ignore[attr-defined]
         return compiled
 
     def initialize(self: Any, *values: Any, **named: Any) -> None:

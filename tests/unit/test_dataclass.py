@@ -199,6 +199,14 @@ def test_subclass_without_initializer_has_the_inherited_signature():
     assert next(iter(inspect.signature(Named).parameters)) == "x"
 
 
+def test_signature_is_there_each_time_it_is_read():
+    made = dataclass(next(cls for cls in declared() if cls.__name__ == "Point"))
+    before, after = made.__signature__, made.__signature__
+    assert before == after == inspect.signature(made)
+    with pytest.raises(AttributeError, match="__signature__"):  # as of any object
+        _ = made(1).__signature__
+
+
 def test_initializer_that_replaces_a_late_one_stays(monkeypatch):
     made = dataclass(next(cls for cls in declared() if cls.__name__ == "Point"))
     late, calls = made.__init__, []
