@@ -69,6 +69,8 @@ _HALVINGS = 60
 _EVENTS = 20
 """Least number of right lines, and of wrong ones, for a shift: ten for each number that is fitted.
 """
+_LINES_LEAST = 20
+"""Least number of lines for any calibration: of 3 the temperature was 1 or 64, as they fell."""
 _SEVERAL = 0.01
 """Share of lines of several labels from which each label is judged by itself."""
 _BINS = 1 << 14
@@ -228,13 +230,19 @@ def calibrate_on(
             f"{shown_bytes(plain.labels[0])}"
             f"{weights_hint(lines)}"
         )
-    fitted = sample.calibration()
+    fitted = sample.calibration() if sample.is_enough else Calibration()
     errors = [sample.error(by) for by in (Calibration(), fitted)]
-    if not errors[1] <= errors[0]:
+    if not sample.is_enough:
+        log.warning(
+            "%s: expected at least %d labelled lines for a calibration, better some hundreds, "
+            "got %d: probabilities stay as trained. Give more lines, or leave it out",
+            lines.where, _LINES_LEAST, sample.lines,
+        )  # fmt: skip
+    elif not errors[1] <= errors[0]:
         log.warning(
             "%s: a calibration would raise the calibration error on its own %s lines from %.4f to "
-            "%.4f: probabilities stay as they are. %s, or leave it out",
-            os.fspath(model), f"{len(sample.weights):,}", *errors, sample.advice,
+            "%.4f: probabilities stay as trained. %s, or leave it out",
+            lines.where, f"{len(sample.weights):,}", *errors, sample.advice,
         )  # fmt: skip
         fitted, errors[1] = Calibration(), errors[0]
     thresholds: list[LabelThreshold] = []
@@ -331,6 +339,11 @@ class _LabelledSample(NamedTuple):
             seen, skipped, plain.loss == "softmax", has_several, hidden, numbers, score, weights,
             right, truth_pairs, outputs,
         )  # fmt: skip
+
+    @property
+    def is_enough(self) -> bool:
+        """Whether a temperature can be told from these lines; one of weight n counts as n."""
+        return float(self.weights.sum()) * self._lines_a_weight > _LINES_LEAST - 0.5
 
     @property
     def _lines_a_weight(self) -> float:

@@ -483,6 +483,22 @@ def test_nothing_is_written_where_the_error_would_rise_and_that_is_said(
     assert report.calibration_error_after == report.calibration_error_before
 
 
+@pytest.mark.parametrize("loss", ["softmax", "ova", "ns"])
+def test_few_lines_calibrate_nothing(tmp_path, caplog, loss):
+    """One wrong line gave a temperature of 64: all labels alike."""
+    scores = np.random.default_rng(2).normal(0, 3, (20, 3))
+    model, lines = drawn(tmp_path, scores, lambda row, random: [int(np.argmin(row))], loss)
+    text = lines.read_text().splitlines(keepends=True)
+    for few in (1, 5, 19):
+        lines.write_text("".join(text[:few]))
+        assert snailps.calibrate(model, lines).path == ""
+        assert "at least 20 labelled lines for a calibration" in caplog.text
+        assert f"got {few}: probabilities stay as trained" in caplog.text
+        assert not path_beside(model).exists()
+    lines.write_text("".join(text))
+    assert snailps.calibrate(model, lines).temperature > 1
+
+
 def test_a_calibration_of_an_older_release_goes_on(small):
     path, lines = small
     snailps.calibrate(path, lines)
