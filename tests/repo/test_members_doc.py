@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from snailps.master.member import Member, Reports
-from snailps.master.replication.placement import Copy, PlacedShard, Placement, Server
+from snailps.master.replication.placed_shard import Copy, PlacedShard, Server
+from snailps.master.replication.placement import Placement
+from snailps.master.replication.shard_index import ShardIndex
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "design" / "members.md"
@@ -16,6 +18,7 @@ MEMBERS = {"member", "worker", "server", "driver", "newcomer", "other", "reports
 """Names that a member, or what it has reported, goes by."""
 FIELDS = dict.fromkeys(MEMBERS, (*Member.__slots__, *Reports.__slots__))
 PLACED = {*PlacedShard.__slots__, *Copy.__slots__, *Server.__slots__, *Placement.__slots__}
+INDEXED = {*ShardIndex.__slots__}
 CHANGES = {"add", "append", "clear", "discard", "pop", "remove", "update"}
 """Methods that change a set, a list or a dict."""
 
@@ -30,23 +33,23 @@ def writes(tree):
                 yield name, node.attr, node.lineno
 
 
-def placed(tree):
+def placed(tree, fields=frozenset(PLACED | INDEXED)):
     """Lines of a module that change a shard, a copy, a server, or an index over them: (name, line).
 
     By the name of the field, whatever its owner is called; a part may have a field of its own that
     is called so.
     """
     for node in ast.walk(tree):
-        if isinstance(node, ast.Attribute) and node.attr in PLACED:
+        if isinstance(node, ast.Attribute) and node.attr in fields:
             is_own = isinstance(node.value, ast.Name) and node.value.id == "self"
             if not is_own and not isinstance(node.ctx, ast.Load):
                 yield node.attr, node.lineno
         elif isinstance(node, ast.Subscript) and not isinstance(node.ctx, ast.Load):
-            if getattr(node.value, "attr", "") in PLACED:
+            if getattr(node.value, "attr", "") in fields:
                 yield node.value.attr, node.lineno
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
             index = node.func.value
-            if node.func.attr in CHANGES and getattr(index, "attr", "") in PLACED:
+            if node.func.attr in CHANGES and getattr(index, "attr", "") in fields:
                 yield index.attr, node.lineno
 
 
@@ -60,12 +63,9 @@ def test_members_page_is_current():
 def test_placement_alone_writes_where_shards_are():
     """What others wrote, the journal or an index could lack: rows would be lost at a takeover."""
     folder = ROOT / "snailps" / "master" / "replication"
-    found = {
-        path.name: written
-        for path in folder.glob("*.py")
-        if (written := list(placed(ast.parse(path.read_text(encoding="utf-8")))))
-    }
-    assert list(found) == ["placement.py"]
+    trees = {path.name: ast.parse(path.read_text(encoding="utf-8")) for path in folder.glob("*.py")}
+    for fields, writer in ((PLACED, "placement.py"), (INDEXED, "shard_index.py")):
+        assert [name for name, tree in trees.items() if list(placed(tree, fields))] == [writer]
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,10 @@ import json
 from snailps.master.effects import Rerouted, Say, StatusEvent
 from snailps.master.replication.effects import Emptied, Expelled, RowsLost, Stuck
 from snailps.master.replication.pending_orders import PlannerOrder
-from snailps.master.replication.placement import COPIES_MAX, Placement
+from snailps.master.replication.placement import Placement
 from snailps.master.replication.placement_record import with_changes
 from snailps.master.replication.planner import ReplicationPlanner
+from snailps.master.replication.shard_index import COPIES_MAX
 from snailps.node.limits import SERVE_S
 from snailps.store.route import Route, ShardAddress
 from snailps.transport import messages as m
@@ -294,9 +295,9 @@ class World:
     def check(self):
         """Checks a world at rest: one primary a shard, by the route; a standby if possible."""
         assert not self.plan.moving
-        assert not self.plan.placement.going
+        assert not self.plan.placement.index.going
         for shard in self.plan.placement.shards:
-            assert self.plan.placement.holders(shard) <= self.alive
+            assert shard.holders <= self.alive
         route = self.plan.route
         if self.routes:
             assert self.routes[-1] is route
@@ -317,29 +318,20 @@ def assert_counted(places):
     """Checks that incremental counts agree with a count of all shards."""
     anew = Placement()
     anew.begin([dataclasses.replace(s) for s in places.servers.values()], list(places.shards))
-    for name in (
-        "unbacked",
-        "unready",
-        "bare",
-        "going",
-        "changing",
-        "leaving",
-        "_counted",
-        "_idle",
-    ):
-        assert getattr(places, name) == getattr(anew, name), name
+    assert places.leaving == anew.leaving
+    index = places.index
+    for name in ("unbacked", "unready", "bare", "going", "changing", "idle", "_counted"):
+        assert getattr(index, name) == getattr(anew.index, name), name
     for shard in places.shards:
-        assert set(places.holders(shard)) == {
-            n for n, held in places._held.items() if shard.number in held
-        }
+        assert shard.holders == {n for n, held in index._held.items() if shard.number in held}
     assert {n for n, s in places.servers.items() if s.leaving} == places.leaving
     for number in places.servers:
-        assert places.load(number) == anew.load(number)
-        assert places.served(number) == anew.served(number)
+        assert index.load(number) == anew.index.load(number)
+        assert index.served(number) == anew.index.served(number)
         under_way = [
             f for s in places.shards if (f := s.filling) and number in (f[0], f[1].server)
         ]  # fmt: skip
-        assert places.has_room(number) == (len(under_way) < COPIES_MAX)
+        assert index.has_room(number) == (len(under_way) < COPIES_MAX)
 
 
 def stuck(world):

@@ -133,7 +133,10 @@ DENIED = {
     # Decisions: events and time in, what is to be done out.
     "master.replication.planner": SOCKETS | TIME | THREADS,
     "master.replication.actions": SOCKETS | TIME | THREADS,
+    "master.replication.placed_shard": SOCKETS | TIME | THREADS,
+    "master.replication.shard_index": SOCKETS | TIME | THREADS,
     "master.replication.placement": SOCKETS | TIME | THREADS,
+    "master.replication.balance": SOCKETS | TIME | THREADS,
     "master.replication.effects": SOCKETS | TIME | THREADS,
     "master.leases": SOCKETS | TIME | THREADS,
     # Sans-IO: bytes in, events out, time as an argument.

@@ -5,7 +5,8 @@ import random
 import pytest
 from planner_world import World
 
-from snailps.master.replication.placement import STILL, Copy, Move, PlacedShard, Placement, Server
+from snailps.master.replication.placed_shard import STILL, Copy, Move, PlacedShard, Server
+from snailps.master.replication.placement import Placement
 from snailps.store.route import ShardAddress
 
 SERVERS, SHARDS = range(1, 6), range(6)
@@ -41,11 +42,10 @@ def changes(placement, shard, draw):
 
 
 def indices(placement):
-    numbers = [placement.unbacked, placement.unready, placement.bare, placement.going]
-    servers = [
-        (placement.shards_of(n), placement.served(n), placement.has_room(n)) for n in SERVERS
-    ]
-    return numbers, placement.changing, servers, placement.restless(replicated=True)
+    index = placement.index
+    numbers = [index.unbacked, index.unready, index.bare, index.going, index.changing]
+    servers = [(index.shards_of(n), index.served(n), index.has_room(n)) for n in SERVERS]
+    return numbers, servers, placement.restless(replicated=True)
 
 
 @pytest.mark.parametrize("seed", range(3))

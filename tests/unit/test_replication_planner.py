@@ -12,7 +12,7 @@ from snailps.master.effects import Say
 from snailps.master.replication import planner as module
 from snailps.master.replication.effects import Expelled
 from snailps.master.replication.pending_orders import ORDER_S
-from snailps.master.replication.placement import COPIES_MAX
+from snailps.master.replication.shard_index import COPIES_MAX
 from snailps.transport import messages as m
 
 
@@ -62,7 +62,7 @@ def test_an_event_costs_a_look_over_servers_and_shards_and_a_quiet_tick_nothing(
         world.wait(0.05)
     assert places.servers.seen + places.shards.seen == before
     assert_counted(places)
-    load = [places.load(number) for number in range(1, servers + 1)]
+    load = [places.index.load(number) for number in range(1, servers + 1)]
     assert set(load) == {16}
 
 

@@ -26,7 +26,8 @@ from snailps.master.effects import Rerouted, StatusEvent
 from snailps.master.phases import Step
 from snailps.master.replication.effects import Expelled
 from snailps.master.replication.pending_orders import OnAnswer, PendingOrders
-from snailps.master.replication.placement import STILL, Copy, Move, PlacedShard, Placement
+from snailps.master.replication.placed_shard import STILL, Copy, Move, PlacedShard
+from snailps.master.replication.placement import Placement
 from snailps.master.replication.redundancy import Redundancy
 from snailps.node.effects import EffectQueue
 from snailps.node.status import EVENT_REPORTED
@@ -305,11 +306,11 @@ class ShardActions:
         """After a loss: run all copies at full speed until every shard has its standby, and drop
         copies for moves, which would take disk and network from them."""
         self.redundancy.hurt = True
-        for number in sorted(self.placement.going):
+        for number in sorted(self.placement.index.going):
             shard = self.placement.shards[number]
             if not shard.step and shard.next is not None:
                 self.drop_next(shard, now)
-        for number in sorted(self.placement.unready):
+        for number in sorted(self.placement.index.unready):
             shard = self.placement.shards[number]
             copy = shard.standby
             if self._replicated and copy is not None and copy.paced and copy.state == "seeding":

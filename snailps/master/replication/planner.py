@@ -15,8 +15,9 @@ A standby is a shard of its own, in another server, that follows its primary. A 
 *swap*: primary and standby change places. It has a standby all the time; without replication one
 for the move alone (docs/design/moving-shards.md).
 
-Owns what is wanted of each shard. `placement.py` has what is, `actions.py` how a step is done,
-`pending_orders.py` what is waited for. Must not know connections or time: `now` is an argument.
+Owns what is wanted of each shard. `placement.py` has what is, `balance.py` which server is best,
+`actions.py` how a step is done, `pending_orders.py` what is waited for. Must not know connections
+or time: `now` is an argument.
 """
 
 from __future__ import annotations
@@ -28,9 +29,11 @@ from typing import Any
 from snailps.dataclass import replace
 from snailps.master.phases import Step
 from snailps.master.replication.actions import ShardActions
+from snailps.master.replication.balance import Balance
 from snailps.master.replication.effects import Emptied, Expelled, RowsLost, Stuck
 from snailps.master.replication.pending_orders import PlannerOrder
-from snailps.master.replication.placement import STILL, Copy, Move, PlacedShard, Placement, Server
+from snailps.master.replication.placed_shard import STILL, Copy, Move, PlacedShard, Server
+from snailps.master.replication.placement import Placement
 from snailps.master.replication.placement_record import PlacementRecord
 from snailps.master.replication.redundancy import Redundancy
 from snailps.node.effects import Effect, EffectQueue
@@ -61,7 +64,9 @@ class ReplicationPlanner:
         self.held = False
         """Rows are being restored or saved: nothing is copied or moved. Standbys are promoted all
         the same, as a shard without a primary would stop the job."""
-        self.placement = Placement(copies=2 if replicated else 1)
+        self.placement = Placement()
+        self._index = self.placement.index
+        self._balance = Balance(self.placement, copies=2 if replicated else 1)
         self._out = EffectQueue()
         self.redundancy = Redundancy(self.placement, self._out)
         """Times without standby, and metrics of losses and moves."""
@@ -90,7 +95,7 @@ class ReplicationPlanner:
         return 0 if planned.step else planned.primary
 
     def shards_of(self, server: int) -> list[int]:
-        return self.placement.shards_of(server)
+        return self._index.shards_of(server)
 
     @property
     def route(self) -> Route | None:
@@ -103,14 +108,24 @@ class ReplicationPlanner:
 
     @property
     def redundant(self) -> bool:
-        return self.placement.redundant
+        return self.placement.is_redundant
 
     @property
     def moving(self) -> bool:
-        return bool(self.placement.changing)
+        return bool(self._index.changing)
 
     def status(self) -> list[dict[str, Any]]:
-        return self.placement.status()
+        """The shards, each with primary and standby; standby 0: none."""
+        return [
+            {
+                "shard": s.number,
+                "primary": s.primary,
+                "standby": s.standby.server if s.standby else 0,
+                "state": s.step.value or (s.standby.state if s.standby else "none"),
+                "seeded": s.standby.seeded if s.standby else 0.0,
+            }
+            for s in self.placement.shards
+        ]
 
     def snapshot(self) -> dict[str, Any]:
         """State of all shards for a master that takes over; values for JSON."""
@@ -145,7 +160,7 @@ class ReplicationPlanner:
         self._actions.next_copy = int(snapshot["copy"])
         shards = [PlacedShard.of(number, saved) for number, saved in enumerate(snapshot["shards"])]
         # The other master may have died between noting that a server is gone and acting on it.
-        struck = {n for s in shards for n in self.placement.holders(s)} - hosts.keys()
+        struck = {n for s in shards for n in s.holders} - hosts.keys()
         leaving = set(snapshot["leaving"])
         here = [Server(n, host, leaving=n in leaving) for n, host in hosts.items()]
         self.placement.begin([*here, *(Server(n, "") for n in sorted(struck))], shards)
@@ -208,15 +223,15 @@ class ReplicationPlanner:
             return
         self._actions.orders.forget_server(number)
         gone: list[int] = []  # shards without another copy
-        hurt, down = bool(self.placement.shards_of(number)), []
-        for moved in sorted(self.placement.going):
+        hurt, down = bool(self._index.shards_of(number)), []
+        for moved in sorted(self._index.going):
             shard = self.placement.shards[moved]
             move = shard.move
             if move.goal == number or (not shard.step and (hurt or move.source == number)):
                 self.placement.aim(shard, STILL)
             elif move.target == number:  # a swap under way ends; the copy after it is not made
                 self.placement.aim(shard, replace(move, target=0))
-        for number_held in self.placement.shards_of(number):
+        for number_held in self._index.shards_of(number):
             shard = self.placement.shards[number_held]
             self.placement.lost(shard, number)
             if self._actions.drop_move_with(shard, number, now):
@@ -316,7 +331,7 @@ class ReplicationPlanner:
         for server, order in self._actions.orders.late(now).items():
             why = f"it has not answered {type(order.message).__name__} for {ORDER_S:.0f} s"
             self._out.put(Expelled(server, why))
-        for number in sorted(self.placement.unready | self.placement.going):
+        for number in sorted(self._index.unready | self._index.going):
             shard = self.placement.shards[number]
             copy = filling[1] if (filling := shard.filling) is not None else None
             limit_s = self._yield_s if shard.step is Step.SWAPPING else STALL_S
@@ -347,7 +362,7 @@ class ReplicationPlanner:
                 shard = self.placement.shards[number]
                 if not shard.step:
                     self._plan_shard(shard, now)
-            if not self.placement.unready:
+            if not self._index.unready:
                 self._spread(now)
             self._begin_change(now)
         for number in self.placement.take_emptied():
@@ -355,7 +370,7 @@ class ReplicationPlanner:
         if self.replicated:
             self.redundancy.check(now)
         self._planned = (self.placement.version, self.held)
-        self._again_at = self.placement.again_at(now)
+        self._again_at = self._balance.again_at(now)
 
     def _plan_shard(self, shard: PlacedShard, now: float) -> None:
         """Make what one shard lacks: a standby, a move away from a leaving server."""
@@ -385,8 +400,8 @@ class ReplicationPlanner:
         elif copy.state == "ready":
             self._plan_move(shard, copy, now)
         elif copy.server in leaving:
-            target = self.placement.best_for(shard, now)
-            if target and self.placement.has_room(shard.primary, target):
+            target = self._balance.best_for(shard, now)
+            if target and self._index.has_room(shard.primary, target):
                 self._actions.replace_standby(shard, target, now)
 
     def _stick(self, shard: PlacedShard, server: int, why: str) -> None:
@@ -401,13 +416,13 @@ class ReplicationPlanner:
             self.placement.aim(shard, replace(shard.move, goal=0))
         if shard.primary in leaving and not shard.move.goal:
             if copy is None or copy.server in leaving:
-                goal = self.placement.best_for(shard, now)
+                goal = self._balance.best_for(shard, now)
                 self.placement.aim(shard, replace(shard.move, goal=goal))
             elif self.placement.servers[copy.server].again_at <= now:
                 self.placement.aim(shard, replace(shard.move, goal=copy.server))
         goal = shard.move.goal
         if copy is None:
-            if goal and self.placement.has_room(shard.primary, goal):
+            if goal and self._index.has_room(shard.primary, goal):
                 self._actions.make_copy(shard, goal, now)
         elif copy.server != goal:
             self._actions.replace_standby(shard, 0, now)
@@ -433,7 +448,7 @@ class ReplicationPlanner:
             source = target = 0
         if goal != (target if source == shard.primary else copy.server):
             goal = 0
-        receiver = (target or self.placement.best_for(shard, now)) if source else 0
+        receiver = (target or self._balance.best_for(shard, now)) if source else 0
         # One server remains: its copy becomes the primary, and the shard is left without a standby.
         alone = not receiver and len(self.placement.servers) - len(leaving) == 1
         if receiver and source == copy.server:
@@ -443,16 +458,16 @@ class ReplicationPlanner:
         if shard.move != (move := Move(goal, source, target)):
             self.placement.aim(shard, move)
         if receiver and source == shard.primary:
-            if self.placement.has_room(copy.server, receiver):
+            if self._index.has_room(copy.server, receiver):
                 self._actions.make_copy(shard, receiver, now)
-        elif alone and source == copy.server and not self.placement.served(copy.server):
+        elif alone and source == copy.server and not self._index.served(copy.server):
             self._actions.replace_standby(shard, 0, now)
 
     def _make_somewhere(self, shard: PlacedShard, now: float) -> None:
         """Make the standby that a shard lacks, if source and target may begin a copy now."""
-        if self.placement.has_room(shard.primary):
-            target = self.placement.best_for(shard, now)
-            if target and self.placement.has_room(shard.primary, target):
+        if self._index.has_room(shard.primary):
+            target = self._balance.best_for(shard, now)
+            if target and self._index.has_room(shard.primary, target):
                 self._actions.make_copy(shard, target, now)
 
     def _begin_change(self, now: float) -> None:
@@ -460,7 +475,7 @@ class ReplicationPlanner:
         requests to one shard only."""
         if self.moving:
             return
-        for number in sorted(self.placement.going):
+        for number in sorted(self._index.going):
             shard = self.placement.shards[number]
             copy, next_copy = shard.standby, shard.next
             if copy is None or copy.state != "ready":
@@ -474,16 +489,16 @@ class ReplicationPlanner:
     def _spread(self, now: float) -> None:
         """Move shards to less loaded servers, one at a time, and only while every shard has its
         standby: balance is never worth a second loss."""
-        if self.placement.going:
+        if self._index.going:
             return
         if self.replicated and len(self.placement.servers) > 1 and not self.redundant:
             return
         version, until = self._even
         if version == self.placement.version and now < until:
             return
-        move_wanted = self.placement.uneven(now)
+        move_wanted = self._balance.uneven(now)
         if move_wanted is None:
-            self._even = (self.placement.version, self.placement.again_at(now))
+            self._even = (self.placement.version, self._balance.again_at(now))
             return
         shard, server, as_primary = move_wanted
         if as_primary:

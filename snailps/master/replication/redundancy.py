@@ -14,7 +14,8 @@ from typing import Any
 
 from snailps.dataclass import dataclass, field
 from snailps.master.effects import Say, StatusEvent
-from snailps.master.replication.placement import PlacedShard, Placement
+from snailps.master.replication.placed_shard import PlacedShard
+from snailps.master.replication.placement import Placement
 from snailps.node.effects import EffectQueue
 
 
@@ -107,14 +108,16 @@ class Redundancy:
     def check(self, now: float) -> None:
         """Log when shards have lost their standbys, and when all have one again. Moves alone are
         not logged before all shards are at their places."""
-        if self.places.redundant:
+        if self.places.is_redundant:
             self._note_full(now)
             return
         if self._thin_since is None:
             self._thin_since = now
         if self.hurt and self.was_full and not self._warned:
             self._warned = True
-            lacking = f"{len(self.places.bare)} of {len(self.places.shards)} shards have no standby"
+            lacking = (
+                f"{len(self.places.index.bare)} of {len(self.places.shards)} shards have no standby"
+            )
             line = f"{lacking} at present: another loss would end the job"
             self.out.put(Say(line, logging.WARNING, reported=True))
             text = f"{lacking} now: another loss would end the job"
@@ -134,7 +137,7 @@ class Redundancy:
             self.metrics.unprotected_s += took_s
             self._thin_s = (self._thin_s or 0.0) + took_s
         self._thin_since = None
-        if self.places.going and self.was_full and not self._warned:
+        if self.places.index.going and self.was_full and not self._warned:
             return  # what changes over will need another one
         if not self.was_full:
             self.out.put(Say("every shard has its standby"))
