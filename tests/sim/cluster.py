@@ -475,7 +475,7 @@ class Cluster:
 
     def _goes_on(self):
         """Starts a job again that has not ended well: once, and without further faults."""
-        failed = self.verdict is None or self.verdict[0] != 0 or self.interrupted
+        failed = self.verdict is None or self.verdict[0] != 0
         if (
             not (self.saves and self.scenario.again and failed)
             or self.calm

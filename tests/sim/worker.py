@@ -131,6 +131,8 @@ class Worker(RoutedNode):
                 return
         if not self._leaving:
             yield from self._train()
+            while self._helper is not None and not self._helper.done:
+                yield self._helper  # as the end of an executor's `with` waits for its thread
         yield from self.flush()
         self.stand.finish({"waited_s": 0.0})
         self.say("finished")
