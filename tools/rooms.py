@@ -71,7 +71,7 @@ PRODUCTS = {
         "vectors.label_prediction", "vectors.label_scores", "vectors.labelled_lines",
         "vectors.labelling",
     ),
-    "duplicates": ("duplicates",),
+    "duplicates": ("datasketch", "datatrove", "duplicates"),
     "examples": (
         "data._admission", "data._example_lines", "data._examples", "data.array_files",
         "data.encoding", "data.example_files", "data.examples", "data.feature_rows",

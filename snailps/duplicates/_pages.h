@@ -395,28 +395,33 @@ typedef struct snail_key_plan {
     const uint32_t *steps; /* where an empty bin looks for a full one */
 } snail_key_plan;
 
-/* Each 3-gram falls into one bin, which keeps the least; an empty bin copies another one, with the number of its
- * looks mixed in: bins filled from neighbours would be alike, and bands of them say little (Shrivastava, ICML 2017). */
-static void snail_fill_bins(const snail_key_plan *plan, const uint32_t *grams, int64_t many) {
-    const uint32_t count = (uint32_t)(plan->bands * plan->rows), factor = plan->factor, term = plan->term;
-    uint32_t *restrict bins = plan->bins, *restrict filled = plan->bins + count;
-    memset(bins, 255, (size_t)4 * count);
-    for (int64_t i = 0; i < many; i++) {
-        const uint64_t place = (uint64_t)(grams[i] * factor + term) * count;
-        const uint32_t bin = (uint32_t)(place >> 32), value = (uint32_t)place & ~(uint32_t)1; /* never empty's */
-        bins[bin] = value < bins[bin] ? value : bins[bin];
-    }
+/* Copies bins; an empty one gets the value of another, with the number of its looks mixed in: bins filled from
+ * neighbours would be alike, and bands of them say little (Shrivastava, ICML 2017).  One bin is full. */
+static void snail_copy_bins(uint32_t count, const uint32_t *steps, const uint32_t *bins, uint32_t *restrict filled) {
     memcpy(filled, bins, (size_t)4 * count);
     for (uint32_t bin = 0; bin < count; bin++)
         if (bins[bin] == SNAIL_EMPTY_BIN) {
             uint32_t other = bin, looks = 0;
             do {
                 looks++;
-                other += plan->steps[bin];
+                other += steps[bin];
                 if (other >= count) other -= count;
             } while (bins[other] == SNAIL_EMPTY_BIN);
             filled[bin] = snail_mix32(bins[other] + looks);
         }
+}
+
+/* Each 3-gram falls into one bin, which keeps the least. */
+static void snail_fill_bins(const snail_key_plan *plan, const uint32_t *grams, int64_t many) {
+    const uint32_t count = (uint32_t)(plan->bands * plan->rows), factor = plan->factor, term = plan->term;
+    uint32_t *restrict bins = plan->bins;
+    memset(bins, 255, (size_t)4 * count);
+    for (int64_t i = 0; i < many; i++) {
+        const uint64_t place = (uint64_t)(grams[i] * factor + term) * count;
+        const uint32_t bin = (uint32_t)(place >> 32), value = (uint32_t)place & ~(uint32_t)1; /* never empty's */
+        bins[bin] = value < bins[bin] ? value : bins[bin];
+    }
+    snail_copy_bins(count, plan->steps, bins, bins + count);
 }
 
 /* Keeps a value if it is among the least `most` different ones, which ascend; how many there are. */

@@ -244,7 +244,7 @@ cdef class PageKeys:
         return PageKeysOf(keys, exact, words)
 
 
-cdef uint32_t coprime_step(uint32_t bin, uint32_t bins):
+def coprime_step(uint32_t bin, uint32_t bins) -> int:
     """How far an empty bin looks: a step that reaches each bin, another one for most bins."""
     cdef uint32_t step
     if bins == 1:

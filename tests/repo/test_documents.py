@@ -69,7 +69,7 @@ def test_every_page_is_reached_from_the_readme():
     assert reached == set(DOCUMENTS)
 
 
-NO_MODULES = ("torch", "fish", "sbatch", "yaml", "json", "secret", "events")
+NO_MODULES = ("torch", "datatrove", "fish", "sbatch", "yaml", "json", "secret", "events")
 """What may follow `snailps.`: an extra, and ends of file names."""
 
 

@@ -77,6 +77,9 @@ ALLOWED = {
     "estimators": {*PLANES, "api", "node", "models", "local"},
     # fastText's names for them.
     "fasttext": {*NUMERIC, "local", "models", "estimators", "__init__"},
+    # Names of other packages for copies of texts.  Nothing imports them.
+    "datasketch": {"duplicates"},
+    "datatrove": {"duplicates", "errors"},
     # Trained rows, read only.
     "serving": {*PLANES, "api", "node", "local", "models"},  # models: `recommender` alone
     # PyTorch on rows of a session, or of a model on workers.  Nothing imports it.
@@ -103,7 +106,7 @@ LAYERS = [
     {"models", "filtering", "server", "worker", "master", "monitor"},
     {"diagnostics", "local"},
     {"estimators", "serving"},
-    {"torch", "fasttext"},
+    {"torch", "fasttext", "datasketch", "datatrove"},
     {"cli"},
 ]
 """The rooms from the bottom up: none is imported by a lower one."""
