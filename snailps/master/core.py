@@ -51,6 +51,7 @@ from snailps.master.membership import Membership
 from snailps.master.phases import AT_WORK, ClusterPhase, JobPhase, Stay
 from snailps.master.replication.controller import ReplicationController
 from snailps.master.replication.shard_reports import ShardReports
+from snailps.master.row_requests import RowRequests
 from snailps.master.services import Services
 from snailps.master.session_rows import SessionRows
 from snailps.master.worker_reports import WorkerReports
@@ -125,11 +126,15 @@ class MasterCore:
         self.submissions = Submissions(
             context, services, members, lifecycle, self.job_controller, self.fail_job
         )
+        self.row_requests = RowRequests(
+            context, services, self.submissions, self.job_controller.checkpoints.beside, facts
+        )
         self.rows = SessionRows(
             context,
             services,
             self.job_controller,
             self.submissions,
+            self.row_requests,
             self.fail_job,
             self._rows_unsaved,
             facts,
@@ -531,8 +536,8 @@ class MasterCore:
             messages.Fetch: leases.fetch,
             messages.Summarise: self.submissions.summarise,
             messages.Declare: self._declare,
-            messages.SaveRows: self.rows.save,
-            messages.LoadRows: self.rows.load,
+            messages.SaveRows: self.row_requests.save,
+            messages.LoadRows: self.row_requests.load,
             messages.Submit: self.submissions.submit,
             messages.Cancel: self._cancel,
             messages.AskJob: self.submissions.report_job,
