@@ -94,9 +94,9 @@ def drawn(table: Mapping[enum.Enum, Mapping[str, enum.Enum]]) -> Iterator[str]:
 _DEPARTURES = """\
 ## Departures: what is done when a member goes
 
-`Departures` (`snailps/master/departures.py`) makes a case of a member that is lost, fails or is
-asked to leave, and carries out the outcome of the one row that takes it: `RULES` in
-`snailps/master/departure_rules.py`. The order of the rows has no meaning. An empty cell takes any
+`snailps/master/departure_cases.py` makes a case of a member that is lost, fails or is asked to
+leave. One row takes it, of `RULES` in `departure_rules.py`, and `departures.py` carries its outcome
+out. The order of the rows has no meaning. An empty cell takes any
 value. `tests/unit/test_departures.py` plays each cell of cause, moment, role, joined and stay in a
 master, or says why no cluster comes to it.
 

@@ -22,9 +22,6 @@ from typing import Any
 from snailps.api.tables import Table
 from snailps.errors import (
     EXIT_FAILED,
-    EXIT_INTERRUPTED,
-    EXIT_OK,
-    EXIT_WRONG,
     ClusterError,
     ProtocolError,
     SnailError,
@@ -33,30 +30,32 @@ from snailps.errors import (
 )
 from snailps.master import events
 from snailps.master.context import Context
+from snailps.master.departure_cases import DepartureCases
 from snailps.master.departures import Departures
 from snailps.master.effects import Broken
+from snailps.master.endings import Endings
 from snailps.master.events import Received
 from snailps.master.forming import Forming
 from snailps.master.heartbeats import HeartbeatMonitor
 from snailps.master.interrupts import Interrupts
 from snailps.master.job.controller import JobController
-from snailps.master.job.ended_jobs import MASTER_DIED
 from snailps.master.job.present import JobHooks
 from snailps.master.job.recovery import Recovered
-from snailps.master.job.run_metrics import run_figures
 from snailps.master.job.submissions import Submissions
 from snailps.master.lifecycle import Lifecycle
-from snailps.master.member import NO_PEER, Member, names_of
+from snailps.master.member import Member
 from snailps.master.membership import Membership
-from snailps.master.phases import AT_WORK, ClusterPhase, JobPhase, Stay
+from snailps.master.phases import ClusterPhase, JobPhase, Stay
 from snailps.master.replication.controller import ReplicationController
 from snailps.master.replication.shard_reports import ShardReports
+from snailps.master.resumption import Resumption
 from snailps.master.row_requests import RowRequests
 from snailps.master.services import Services
 from snailps.master.session_rows import SessionRows
+from snailps.master.stop_orders import StopOrders
+from snailps.master.waiting_messages import BEFORE_THE_JOB, WaitingMessages
 from snailps.master.worker_reports import WorkerReports
 from snailps.node.effects import Effect, Event, Tick, WorkDone
-from snailps.node.limits import GOODBYE_S
 from snailps.node.status import Phase
 from snailps.transport import messages
 
@@ -69,10 +68,6 @@ STATS_S = 1.0
 BACK_S = 3.0
 """Seconds that members have to come back to a master that only ends a finished run: they are to
 hear that it is over."""
-DRIVERS_S = 1.0
-"""Seconds that drivers have to hear that the cluster ends."""
-_BEFORE = (JobPhase.IDLE, JobPhase.PREPARING, JobPhase.READY)
-_BEGUN = (*AT_WORK, JobPhase.EXPORTING)
 
 
 class MasterCore:
@@ -84,17 +79,17 @@ class MasterCore:
         past: Recovered | None = None,  # state that an earlier master of this cluster left
         own_rss_mb: Callable[[], float] = lambda: 0.0,  # peak resident size of this process, MB
     ) -> None:
-        self.context, self.services, self.own_rss_mb = context, services, own_rss_mb
-        self.out, self.life = context.out, context.life
+        self.context, self.out, self.life = context, context.out, context.life
         self._stats_at = 0.0
-        # Messages that wait until all members are back and the job resumes; or calls that wait
-        # until the cluster is formed, or a session's rows are ready. In their sequence.
-        self._waiting: list[Received] = []
-        self._waited = False  # the calls that are being taken have waited
+
+        def fail_job(text: str, code: int = EXIT_FAILED, trace: str = "") -> None:
+            self.endings.fail_job(text, code, trace)
 
         facts = past.facts if past is not None else []
-        self.lifecycle = lifecycle = Lifecycle(self.out, self._send_stop, context.begun)
-        # `departures` and `interrupts` are made later, as they know these two.
+        # `endings`, `departures` and `interrupts` are made later, as they know these parts.
+        self.lifecycle = lifecycle = Lifecycle(
+            self.out, lambda broken, text: self.endings.send_stop(broken, text), context.begun
+        )
         self.members = members = Membership(
             context, self._ready, self._drop, facts, services.sync_journal
         )
@@ -116,7 +111,11 @@ class MasterCore:
             lifecycle,
             self.replication.shard_orders,
             self.shard_reports,
-            JobHooks(self.fail_job, self.export_cancelled, self.job_ended),
+            JobHooks(
+                fail_job,
+                lambda text, code=None: self.endings.export_cancelled(text, code),
+                lambda now: self.endings.job_ended(now),
+            ),
             self._expel,
             past if self.life.job_goes_on else None,
         )
@@ -124,7 +123,7 @@ class MasterCore:
             self.job_controller.ended_jobs.replay(fact)
         self.transfers = self.job_controller.checkpoints.transfers
         self.submissions = Submissions(
-            context, services, members, lifecycle, self.job_controller, self.fail_job
+            context, services, members, lifecycle, self.job_controller, fail_job
         )
         self.row_requests = RowRequests(
             context, services, self.submissions, self.job_controller.checkpoints.beside, facts
@@ -135,24 +134,48 @@ class MasterCore:
             self.job_controller,
             self.submissions,
             self.row_requests,
-            self.fail_job,
-            self._rows_unsaved,
+            fail_job,
+            lambda text: self.endings.rows_unsaved(text),
             facts,
         )
         self.interrupts = Interrupts(
             context, lifecycle, self.job_controller, members, self.rows.save_last
         )
+        self.stops = StopOrders(context, members, self._expel)
         self.departures = Departures(
             context,
             members,
             lifecycle,
             self.forming,
+            self.stops,
+            DepartureCases(context, members, lifecycle, self.job_controller),
             self.replication,
             self.job_controller,
             self.rows,
             self.submissions,
-            self.fail_job,
+            fail_job,
         )
+        self.endings = Endings(
+            context,
+            members,
+            lifecycle,
+            self.stops,
+            self.replication,
+            self.shard_reports,
+            self.job_controller,
+            self.interrupts,
+            own_rss_mb,
+        )
+        self.resumption = Resumption(
+            context,
+            members,
+            lifecycle,
+            self.stops,
+            self.departures,
+            self.replication,
+            self.job_controller,
+        )
+        self.waiting = WaitingMessages(self.out, lifecycle, self.rows, self.submissions)
         over = any(fact.kind == "exported" for fact in facts)
         back_s = BACK_S if over else context.settings.heartbeat_timeout
         self.heartbeats = HeartbeatMonitor(context, members, lifecycle, self.departures, back_s)
@@ -182,7 +205,7 @@ class MasterCore:
         (`HeartbeatMonitor.step`)."""
         self.forming.stood_still(seconds)
         self.replication.stood_still(seconds)
-        self.departures.stood_still(seconds)
+        self.stops.stood_still(seconds)
         self.job_controller.stood_still(seconds, now)
         self.rows.stood_still(seconds)
         self.transfers.stood_still(seconds)
@@ -243,16 +266,17 @@ class MasterCore:
         self.heartbeats.step(now)
         self.submissions.step(now)
         if self.lifecycle.stopping:
-            self._check_stopped(now)
+            self.endings.step(now)
         elif self.lifecycle.forming and self.forming.check(now):
             self._formed(now)
         if not self.lifecycle.stopping:
             self._step_job(now)
-        if self.members.returning and not self.lifecycle.stopping and self._job_is_where_it_was:
-            self._go_on(now)
+        if self.resumption.is_due:
+            self.resumption.go_on(now)
+            self.waiting.take_all(self._received, now, rows=False)
         if not (self.members.returning or self.lifecycle.forming or self.lifecycle.stopping):
             self.rows.step(now)
-            self._take_waiting(now)
+            self.waiting.take_all(self._received, now, rows=True)
         if now >= self._stats_at:
             self._stats_at = now + STATS_S
             self._look_around(now)
@@ -271,15 +295,7 @@ class MasterCore:
         self._report_formed()
         self.replication.formed(now)
         self.job_controller.opening.formed(now)
-        self._take_waiting(now)
-
-    def _take_waiting(self, now: float, *, waited: bool = True) -> None:
-        """Take the messages that had to wait; some may have to wait again. `waited`: for rows, or
-        for the cluster."""
-        waiting, self._waiting, self._waited = self._waiting, [], waited
-        for event in waiting:
-            self._received(event, now)
-        self._waited = False
+        self.waiting.take_all(self._received, now, rows=True)
 
     def _report_formed(self) -> None:
         here = {
@@ -307,7 +323,7 @@ class MasterCore:
     # --- the job -----------------------------------------------------------------------------
 
     def _step_job(self, now: float) -> None:
-        self.departures.step(now)
+        self.stops.step(now)
         if self.job_controller.phase is JobPhase.STOPPING and not self.members.sent_away:
             self.job_controller.abandoned()
         self._of_job(lambda: self.transfers.step(now), now)
@@ -323,159 +339,7 @@ class MasterCore:
             log.exception("the job failed at the master")
             phase = self.job_controller.phase.value
             text = f"{phase} failed at the master: {explain(error)}"
-            self.fail_job(text, trace=frames_of(error))
-
-    @property
-    def _job_is_where_it_was(self) -> bool:
-        """Whether the job of an earlier master is replayed and can resume; where no job goes on,
-        whether the cluster is formed."""
-        if not self.life.job_goes_on:
-            return not self.lifecycle.forming
-        job_controller = self.job_controller
-        return job_controller.job is not None and job_controller.phase not in _BEFORE
-
-    def _go_on(self, now: float) -> None:
-        """End the return of an earlier master's members: resume the job with those that are back.
-
-        In this sequence: cuts of chunks from all workers, then what each holds, then the losses
-        (which release leases), then messages that came meanwhile. A loss that was judged before a
-        worker had reported its blocks would give these to others.
-        """
-        self.members.returning = False
-        if not self.life.job_goes_on:
-            self._go_on_without_job(now)
-        here = [m for m in self.members.joined("worker") if m.stay in (Stay.HERE, Stay.LEAVING)]
-        for member in here:
-            if member.resume_state:  # for all workers, before anything that one of them has done
-                self.out.contain(
-                    member.peer, partial(self.job_controller.leases.learn_cuts, member)
-                )
-        for member in here:
-            if member.resume_state:
-                self._come_back(member, now)
-            elif member.has_route:
-                self.job_controller.handout.start(member)
-        for member in [m for m in self.members.nodes() if m.missed]:
-            self.departures.lose(member, member.missed, now)
-        self.job_controller.all_back(now)
-        self._take_waiting(now, waited=False)
-
-    def _go_on_without_job(self, now: float) -> None:
-        """Repeat orders that the lost master may not have given to all servers, and end its job.
-
-        Workers that were at work restart: nobody waits for their results.
-        """
-        registry = self.members.table_registry
-        if registry.drop_strange(now):
-            self.job_controller.ended_jobs.forget_tables()
-        registry.remake(now)
-        for _, last in list(self.members.numbers.gone)[
-            -1:
-        ]:  # one fence names all others (`Fence.gone`)
-            self.replication.shard_orders.fence(last, now)
-        self.transfers.stop_all()
-        if self.job_controller.ended_jobs.cut_short:
-            here = [m for m in self.members.joined("worker") if not m.missed]
-            workers = [member for member in here if member.resume_state.get("started")]
-            self.departures.send_away(workers, MASTER_DIED, now)
-
-    def _come_back(self, member: Member, now: float) -> None:
-        try:
-            self.job_controller.handout.came_back(member, now)
-        except Exception as error:  # in the state that it reported
-            self.out.put(Broken(member.peer, error))
-
-    def job_ended(self, now: float) -> None:
-        job_controller = self.job_controller
-        if self.life.outlives_job:
-            self._collect_figures(now)
-            job_controller.remember()
-            job_controller.end()
-            self.interrupts.forget()
-        elif job_controller.present.interrupted:
-            job = job_controller.job
-            share = job.schedule.progress if job is not None else 0.0
-            text = f"interrupted after {share:.0%} of the training"
-            if job_controller.present.figures.get("files", True):  # a model need not list them
-                text += "; the model so far is saved"
-            self.lifecycle.stop(EXIT_INTERRUPTED, text)
-        else:
-            self.lifecycle.stop(EXIT_OK, "")
-
-    # --- the end -----------------------------------------------------------------------------
-
-    def fail_job(self, text: str, code: int = EXIT_FAILED, trace: str = "") -> None:
-        """Fail the job, and the cluster unless it outlives the job.
-
-        Then the job's workers are stopped, as user code may hang or requests wait for a
-        clock. The next job begins when the old ones are gone and fenced.
-        """
-        job_controller = self.job_controller
-        forming = self.lifecycle.forming
-        if self.members.returning and self.interrupts.may_leave:
-            # Nothing of the run is lost: servers have its rows, and the journal the rest.
-            self.interrupts.leave(text, code)
-            return
-        if not self.life.outlives_job or job_controller.job is None or forming:
-            self.lifecycle.fail(text, code)
-            return
-        if self.lifecycle.stopping:
-            return
-        log.warning("the job has failed: %s", text)
-        begun = job_controller.phase in _BEGUN
-        workers = [m for m in self.members.nodes("worker") if begun and not m.finished]
-        # Before `abandon` refuses their requests: a worker's log should name the failure, and not
-        # the refusal that follows from it.
-        self.departures.send_away(workers, text, self.lifecycle.now)
-        job_controller.abandon(text, self.lifecycle.now, trace, is_wrong=code == EXIT_WRONG)
-        self.replication.figures()  # metrics of this job are not the next one's
-        self.interrupts.forget()
-
-    def export_cancelled(self, text: str, code: int | None = None) -> None:
-        if self.interrupts.may_leave and self.life.job_goes_on:
-            self.interrupts.leave(text, code)
-        else:
-            self.fail_job(text, EXIT_INTERRUPTED if code is None else code)
-
-    def _rows_unsaved(self, text: str) -> None:
-        """End a session whose rows cannot be saved: they stay with the servers for another master,
-        if one can go on."""
-        if self.interrupts.may_leave:
-            self.interrupts.leave(text, EXIT_FAILED)
-        else:
-            self.lifecycle.fail(text)
-
-    def _send_stop(self, broken: bool, text: str) -> None:
-        self.job_controller.looks.close()
-        stop = messages.Stop(broken, text)
-        for member in list(self.members.all.values()):
-            member.stopped()
-            self.members.send(member, stop)
-
-    def _check_stopped(self, now: float) -> None:
-        """End once all members have left, or `GOODBYE_S` after they got the order to end."""
-        stopped_at = self.lifecycle.stopped_at
-        here = [member for member in self.members.all.values() if member.peer != NO_PEER]
-        assert stopped_at is not None
-        nodes = [member for member in here if member.role != "driver"]  # a driver may never look
-        limit_s = GOODBYE_S if nodes else DRIVERS_S
-        if self.lifecycle.over or (here and now - stopped_at < limit_s):
-            return
-        if nodes:
-            log.warning(
-                "%s did not end within %.0f s: see whether they still run",
-                names_of(nodes), GOODBYE_S,
-            )  # fmt: skip
-        job = self.job_controller.job
-        if job is not None and job.pass_ == "train" and not self.lifecycle.failed:
-            self._collect_figures(now)
-        self.lifecycle.end()
-
-    def _collect_figures(self, now: float) -> None:
-        self.job_controller.present.figures = run_figures(
-            self.members, self.replication, self.shard_reports, self.job_controller,
-            self.own_rss_mb(), now,
-        )  # fmt: skip
+            self.endings.fail_job(text, trace=frames_of(error))
 
     # --- members -----------------------------------------------------------------------------
 
@@ -485,7 +349,7 @@ class MasterCore:
         if member.role != "driver":
             self.out.happened("joined", member.short_name, f"{member.short_name} joined")
         if member.role == "worker":
-            self.departures.joined(member)
+            self.stops.joined()
             self.job_controller.handout.start(member)
         elif member.role == "server":
             self.replication.joined(member, now)
@@ -501,8 +365,8 @@ class MasterCore:
     def _take(self, event: Received, now: float) -> None:
         message = event.message
         messages.check_speaker(message, self.members.role_of(event.peer))
-        if self.members.returning and type(message) not in _BEFORE_THE_JOB:
-            self._waiting.append(event)
+        if self.members.returning and type(message) not in BEFORE_THE_JOB:
+            self.waiting.put(event)
             return
         try:
             if event.call is None:
@@ -541,7 +405,7 @@ class MasterCore:
             messages.Submit: self.submissions.submit,
             messages.Cancel: self._cancel,
             messages.AskJob: self.submissions.report_job,
-            messages.Shutdown: self._shutdown,
+            messages.Shutdown: self.interrupts.shut_down,
         }
 
     def _note_table(self) -> dict[type[Any], Callable[[Member, Any, float], None]]:
@@ -552,9 +416,9 @@ class MasterCore:
             messages.CheckIn: leases.checked_in,
             messages.Saved: self.transfers.heard,
             messages.Loaded: self.transfers.heard,
-            messages.Backed: self._standby_reported,
-            messages.Unbacked: self._standby_reported,
-            messages.Yielded: self._standby_reported,
+            messages.Backed: self.replication.note,
+            messages.Unbacked: self.replication.note,
+            messages.Yielded: self.replication.note,
             messages.Failed: self.departures.failed,
             messages.Leaving: self._leaving,
             messages.Bye: self.departures.bye,
@@ -571,35 +435,13 @@ class MasterCore:
             raise ProtocolError(f"{type(message).__name__} before Register")
         if member.stay in (Stay.GONE, Stay.SENT_AWAY):
             raise ClusterError(f"{member.name} was sent away")
-        if self._waits(message, now):
-            self._waiting.append(event)
+        if self.waiting.waits(message, now):
+            self.waiting.put(event)
             return
         take = self._calls.get(type(message))
         if take is None:
             raise ProtocolError(f"a master does not take {type(message).__name__}")
         take(member, message, call, now)
-
-    def _waits(self, message: messages.Message, now: float) -> bool:
-        """Whether a call waits: until the cluster is formed, or for a session's rows."""
-        if isinstance(message, messages.Declare):
-            # While the cluster forms servers may still be replaced, and their shards moved.
-            return self.lifecycle.forming or not self.rows.is_open
-        if not isinstance(message, _NEEDS_ROWS) or self.lifecycle.forming:
-            return False
-        if isinstance(message, messages.Submit):
-            # A checkpoint of the session that is due goes first: with jobs in close succession
-            # there may be no other time for it. But one only: if a checkpoint takes longer than its
-            # interval, the next one is due when it ends.
-            if not self._waited:
-                self.rows.check(now)
-            return self.rows.busy or self._rows_are_asked_for
-        return self.rows.busy or self.submissions.loading or self._rows_are_asked_for
-
-    @property
-    def _rows_are_asked_for(self) -> bool:
-        """Whether an earlier call waits for the session's rows: drivers that save or load them in
-        close succession must not keep a job from beginning."""
-        return any(isinstance(event.message, _NEEDS_ROWS) for event in self._waiting)
 
     def _declare(self, member: Member, message: messages.Declare, call: int, now: float) -> None:
         registry = self.members.table_registry
@@ -614,13 +456,9 @@ class MasterCore:
             ended_jobs.share(registry.of_session({*names}.intersection(registry.used)))
 
     def _cancel(self, member: Member, message: messages.Cancel, call: int, now: float) -> None:
-        """Cancel a driver's job; one that still waits for the rows never begins."""
         self.submissions.cancel(member, message, call, now)
-        for event in [] if message.early else [*self._waiting]:
-            if isinstance(event.message, messages.Submit) and event.peer == member.peer:
-                self._waiting.remove(event)
-                assert event.call is not None
-                self.out.reply(event.call, ClusterError("the job was cancelled"))
+        if not message.early:
+            self.waiting.cancel_jobs(member)
 
     def _take_note(self, event: Received, now: float) -> None:
         message = event.message
@@ -650,12 +488,6 @@ class MasterCore:
             leaving = Received(event.peer, messages.Leaving(message.leaving))
             self._take(leaving, now)
 
-    def _shutdown(self, member: Member, message: messages.Shutdown, call: int, now: float) -> None:
-        if not self.life.drivers_work:
-            raise ClusterError("this cluster ends with its own job: interrupt its master")
-        self.out.reply(call, messages.Ok())
-        self.rows.save_last(partial(self.lifecycle.stop, EXIT_OK, "ended by the driver"))
-
     def _ask(self, event: Received, ask: messages.Ask, call: int, now: float) -> None:
         job = self.job_controller.job
         if ask.what == "tables":
@@ -672,15 +504,6 @@ class MasterCore:
             )
         else:
             self.worker_reports.ask_status(call, now)
-
-    def _standby_reported(
-        self,
-        member: Member,
-        note: messages.Backed | messages.Unbacked | messages.Yielded,
-        now: float,
-    ) -> None:
-        if not self.lifecycle.stopping:  # else standbys are lost because the cluster ends
-            self.replication.note(member, note, now)
 
     def _leaving(self, member: Member, message: messages.Leaving, now: float) -> None:
         log.info("%s: %s", member.name, message.why)
@@ -702,9 +525,3 @@ class MasterCore:
     @property
     def phase(self) -> ClusterPhase:
         return self.lifecycle.phase
-
-
-_NEEDS_ROWS = (messages.Submit, messages.SaveRows, messages.LoadRows)
-"""Calls that wait while a session saves or loads rows."""
-_BEFORE_THE_JOB = (messages.Register, messages.Rejoin, messages.Ask)
-"""Messages that are handled while members of an earlier master come back; all others wait."""

@@ -4,7 +4,7 @@
 
 One row of `RULES` takes each case, whatever the order of the rows: tests/unit/test_departures.py
 counts them, and plays each. docs/design/members.md shows them. Must not know members:
-`departures.py` makes the case of one, and carries the outcome out.
+`departure_cases.py` makes the case of one, and `departures.py` carries the outcome out.
 """
 
 from __future__ import annotations

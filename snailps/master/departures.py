@@ -1,30 +1,11 @@
 """Carries out what the loss or departure of a member means for the cluster and its job.
 
-    Gone, silence, Failed, Leaving, Bye -> Departures: the case of the member
-        -> `departure_rules.decide` -> Outcome
+    Gone, silence, Failed, Leaving, Bye -> Departures: `departure_cases.py` -> Outcome
         -> the job continues without the member, waits for a replacement, or ends
 
-Owns what a case is made of: `on_node_loss`, the moment, what cannot go on without the member. Must
-not know how blocks are released (`JobController`) or shards change over (`ReplicationController`).
-
-Two rules hold throughout. The fence of a member that may have pushed is ordered before its work is
-given to others, as it may only be slow. Whether that work also waits until all shards have executed
-the fence is the schedule's to say (`Schedule.needs`): rotations and ranges wait, as two writers of
-a row would tear it, and so do tests, looks and the export. Elsewhere a push that comes late is like
-one that came just before the loss: its block is trained again, so that part counts twice, or it is
-dropped when another worker seals its slot. A member is removed before its work is released, so that
-nothing is given back to it. `now` is monotonic seconds.
-
-The loss of a server or worker that has joined ends the cluster
-
-    with `on_node_loss: stop`
-    if a server had the only copy of a shard: rows are lost
-    if no worker is left and the job cannot wait for one; a wait is limited (`job/worker_wait.py`)
-
-A session survives the loss of a worker: only its job fails. While the cluster forms, a lost process
-is replaced, up to `LOSSES_PER_NODE` for each expected node (`forming.py`). The loss of a driver
-may end its own job (`job/submissions.py`), and that of the last one a session which is not to
-outlive its drivers.
+Owns the order in which things are done about a member that goes: its phase, its place among the
+members, its fence, its blocks and shards. Must not know how blocks are released (`LeaseService`) or
+shards change over (`ReplicationController`). `now` is monotonic seconds.
 """
 
 from __future__ import annotations
@@ -32,11 +13,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from functools import partial
-from math import inf
 
 from snailps.errors import EXIT_FAILED, EXIT_OK, EXIT_WRONG
 from snailps.master.context import Context
-from snailps.master.departure_rules import Case, Cause, Ends, Moment, Outcome, decide
+from snailps.master.departure_cases import DepartureCases
+from snailps.master.departure_rules import Cause, Outcome
 from snailps.master.effects import Forget
 from snailps.master.forming import Forming
 from snailps.master.job.controller import JobController
@@ -45,20 +26,14 @@ from snailps.master.job.submissions import Submissions
 from snailps.master.lifecycle import Lifecycle
 from snailps.master.member import Member
 from snailps.master.membership import Membership
-from snailps.master.phases import AT_WORK, JobPhase, Stay
+from snailps.master.phases import Stay
 from snailps.master.replication.controller import ReplicationController
 from snailps.master.session_rows import SessionRows
-from snailps.node.limits import GOODBYE_S, GRACE_S
+from snailps.master.stop_orders import StopOrders
 from snailps.node.status import EventKind
 from snailps.transport import messages
 
 log = logging.getLogger(__name__)
-
-ANEW_S = 60.0
-"""Seconds within which the workers of a failed job should have joined again; then a warning."""
-LATER_S = GRACE_S / 2
-"""Seconds before a worker that failed while joining a running job is restarted: it may well fail
-again, and without a pause would do so many times a second."""
 
 _NO_CHECKPOINTS = (
     "There are no checkpoints (checkpoint_interval), so the same command starts from the beginning"
@@ -72,6 +47,8 @@ class Departures:
         members: Membership,
         lifecycle: Lifecycle,
         forming: Forming,
+        stops: StopOrders,
+        cases: DepartureCases,
         replication: ReplicationController,
         job_controller: JobController,
         session_rows: SessionRows,
@@ -79,81 +56,24 @@ class Departures:
         fail_job: FailJob,
     ) -> None:
         self._out, self._members, self._lifecycle = context.out, members, lifecycle
-        self._forming = forming
+        self._forming, self._stops, self._cases = forming, stops, cases
+        self._outlives_drivers = context.life.outlives_drivers
         self._replication, self._shard_orders = replication, replication.shard_orders
         self._job_controller, self._session_rows = job_controller, session_rows
         self._transfers = job_controller.checkpoints.transfers
         self._submissions, self._fail_job = submissions, fail_job
-        self._life = context.life
-        self._recovers = context.settings.on_node_loss == "recover"
-        self._rule = f"on_node_loss is '{context.settings.on_node_loss}'"
-        # Whether another process may come for one that goes while the cluster forms.
-        self._is_replaced = self._recovers and self._life.outlives_drivers
-        rule = "the processes of a session are not replaced" if self._recovers else self._rule
-        self._why_not_replaced = f"Its own log may say more; {rule}"
-        # Workers of a failed job that are still connected then are expelled.
-        self._gone_by = inf
-        # Workers of a failed job that are to restart and have not joined yet, and the time
-        # at which a warning says so.
-        self.coming, self._coming_by = 0, 0.0
-        # Delayed stops: when to send, over which connection, the message. In order of time.
-        self._to_stop: list[tuple[float, int, messages.Stop]] = []
         self._losses = self._loss_table()
 
-    # --- workers of a failed job ---------------------------------------------------------------
-
-    def send_away(self, workers: list[Member], text: str, now: float) -> None:
-        """Stop the workers of a session's failed job; the next job begins when all are gone.
-
-        Their process must end: user code may hang, or wait for a clock that no one completes.
-        """
-        if workers:
-            self._gone_by = now + GOODBYE_S
-        if self._life.workers_restart and workers:
-            self.coming, self._coming_by = self.coming + len(workers), now + ANEW_S
-        for member in workers:
-            member.sent_away()
-            self._members.send(member, self._stop(member, text))
-
-    def stood_still(self, seconds: float) -> None:
-        self._gone_by += seconds
-        self._coming_by += seconds
-        self._to_stop = [(due + seconds, peer, stop) for due, peer, stop in self._to_stop]
-
-    def step(self, now: float) -> None:
-        if now >= self._gone_by:
-            self._gone_by = inf
-            for member in self._members.sent_away:
-                self.expel(member, "it did not end with its job", now)
-        while self._to_stop and now >= self._to_stop[0][0]:
-            _, peer, stop = self._to_stop.pop(0)
-            self._out.send(peer, stop)
-        if self.coming and now > self._coming_by:
-            here = len(self._members.joined("worker"))
-            log.warning(
-                "%d workers of a failed job did not join again within %.0f s: %d are left. Look "
-                "at their logs, and start them again",
-                self.coming, ANEW_S, here,
-            )  # fmt: skip
-            self.coming = 0
-
-    def joined(self, member: Member) -> None:
-        """Count a worker that joined as one of those expected back.
-
-        A restarted process cannot be recognised, and for the warning any worker is as good.
-        """
-        self.coming = max(0, self.coming - 1)
+    # --- losses --------------------------------------------------------------------------------
 
     def _event(self, kind: EventKind, member: Member, text: str) -> None:
         if member.role != "driver":
             name = member.short_name
             self._out.happened(kind, name, f"{name} {text}")
 
-    # --- losses --------------------------------------------------------------------------------
-
     def unready(self, member: Member, text: str, now: float) -> None:
         """Drop a member that cannot reach every server: it would fail at the first such row."""
-        self._members.send(member, self._stop(member, f"{member.name} {text}"))
+        self._stops.send(member, f"{member.name} {text}")
         self._members.disconnect(member)
         self.lose(member, text, now)
 
@@ -166,68 +86,19 @@ class Departures:
         if member.role == "driver":
             after = "it may connect again"
         text = f"the master declared it lost, {why}; {after}"
-        self._members.send(member, self._stop(member, text))
+        self._stops.send(member, text)
         self._members.disconnect(member)
         self.lose(member, why, now)
-
-    def _stop(self, member: Member, text: str) -> messages.Stop:
-        """A Stop for this member. Where workers restart it may come back: a worker that restarts,
-        and a driver that connects again."""
-        return messages.Stop(
-            True, text, again=self._life.workers_restart and member.role != "server"
-        )
 
     def lose(self, member: Member, why: str, now: float) -> None:
         """Handle a member that is gone: orderly after Bye, else lost.
 
         Called for a closed connection, silence, and every expulsion; only the first call counts.
         """
-        outcome = self._decide(Cause.LOST, member)
+        outcome = self._cases.decide(Cause.LOST, member)
         if outcome is not Outcome.IGNORED:
             self._out.put(Forget(member.number))
             self._losses[outcome](member, why, now)
-
-    def _decide(self, cause: Cause, member: Member) -> Outcome:
-        ends = self._failure_ends(member) if cause is Cause.FAILED else self._loss_ends(member)
-        return decide(
-            Case(cause, self._moment, member.role, member.joined, member.stay, member.dropped, ends)
-        )
-
-    @property
-    def _moment(self) -> Moment:
-        if self._lifecycle.stopping:
-            return Moment.STOPPING
-        if self._members.returning:  # the cluster may form meanwhile
-            return Moment.RETURNING
-        if self._lifecycle.forming:
-            return Moment.FORMING
-        return Moment.AT_WORK if self._job_controller.phase in AT_WORK else Moment.FORMED
-
-    def _loss_ends(self, member: Member) -> Ends:
-        """What cannot go on without a member that is lost."""
-        if self._lifecycle.forming:
-            return Ends.NOTHING if self._is_replaced else Ends.CLUSTER
-        workers = (other for other in self._members.all.values() if other.role == "worker")
-        goes_on = self._recovers and (
-            member.role == "server"  # the planner calls `rows_lost` if it had a shard's only copy
-            or self._job_controller.phase is JobPhase.EXPORTING  # the servers have the model
-            or any(other.joined and other is not member for other in workers)
-            or (self._job_controller.can_wait and self._life.job_waits)
-        )
-        if goes_on:
-            return Ends.NOTHING
-        outlives_it = self._life.outlives_job and member.role == "worker"
-        return Ends.JOB if outlives_it else Ends.CLUSTER
-
-    def _failure_ends(self, member: Member) -> Ends:
-        """What cannot go on after a worker's failure: nothing, if only that worker is concerned."""
-        at_work = self._job_controller.phase in (JobPhase.RESTORING, *AT_WORK, JobPhase.EXPORTING)
-        is_alone = (
-            member.dropped
-            or (member.late and not member.work.begun)
-            or (self._life.outlives_job and not (at_work or self._lifecycle.forming))
-        )
-        return Ends.NOTHING if is_alone else Ends.JOB
 
     def _loss_table(self) -> dict[Outcome, Callable[[Member, str, float], None]]:
         """Methods by outcome; each begins with the phase of the member."""
@@ -263,11 +134,11 @@ class Departures:
         member.was_lost()
         self._members.remove(member, lost=True)
         # A driver that has declared no table can have pushed to none: no fence. While members
-        # return, `MasterCore._go_on_without_job` fences those that are gone.
+        # return, `Resumption` fences those that are gone.
         if member.declared and not (self._lifecycle.forming or self._members.returning):
             self._shard_orders.fence(member.number, now)
         self._submissions.driver_gone(member)
-        if not (self._life.outlives_drivers or self._members.nodes("driver")):
+        if not (self._outlives_drivers or self._members.nodes("driver")):
             stop = partial(self._lifecycle.stop, EXIT_OK, "the driver is gone")
             self._session_rows.save_last(stop)
 
@@ -284,7 +155,7 @@ class Departures:
     def _end_forming(self, member: Member, why: str, now: float) -> None:
         member.was_lost()
         self._lifecycle.fail(
-            f"{member.name} is lost while the cluster forms: {why}. {self._why_not_replaced}"
+            f"{member.name} is lost while the cluster forms: {why}. {self._cases.why_not_replaced}"
         )
 
     def _lose_newcomer(self, member: Member, why: str, now: float) -> None:
@@ -295,13 +166,16 @@ class Departures:
         self._event("lost", member, f"was lost while it joined ({why}); the others go on")
 
     def _release(self, member: Member, now: float, *, lost: bool = True) -> int:
-        """Remove a worker and give its blocks to the others; how many.
-
-        Fenced even if it left in order: a repetition of its last pushes may still be on a
-        connection that broke. No lease is given out again before the fence has been ordered.
-        """
+        """Remove a worker and give its blocks to the others; how many."""
         leases = self._job_controller.leases
+        # Removed first: else what it gives back could be leased to it.
         self._members.remove(member, lost=lost)
+        # Then fenced, as it may only be slow; even if it left in order: a repetition of its last
+        # pushes may still be on a connection that broke. Whether its work also waits until all
+        # shards have executed the fence is the schedule's to say (`Schedule.needs`): rotations and
+        # ranges wait, as two writers of a row would tear it. Elsewhere a push that comes late is
+        # like one from just before the loss: its block is trained again, so that part counts twice,
+        # or it is dropped when another worker seals its slot.
         self._shard_orders.fence(member.number, now, leases.last_of(member))
         return leases.released(member, now)
 
@@ -358,8 +232,7 @@ class Departures:
         self._replication.lost(server, shards_why, now)
 
     def _end_job(self, member: Member, why: str, now: float) -> None:
-        rule = "no other worker is left" if self._recovers else self._rule
-        text = self._lose_for_good(member, why, rule)
+        text = self._lose_for_good(member, why, self._cases.why_job_ends)
         self._members.remove(member, lost=True)
         self._shard_orders.fence(member.number, now)
         self._out.say(text, logging.WARNING)
@@ -367,7 +240,7 @@ class Departures:
             self._fail_job(text)
 
     def _end_cluster(self, member: Member, why: str, now: float) -> None:
-        self.rows_lost(self._lose_for_good(member, why, self._rule))
+        self.rows_lost(self._lose_for_good(member, why, self._cases.rule))
 
     def _lose_for_good(self, member: Member, why: str, rule: str) -> str:
         """Report a loss that ends the job or the cluster; the verdict."""
@@ -388,12 +261,11 @@ class Departures:
     def failed(self, member: Member, message: messages.Failed, now: float) -> None:
         """A worker reports a failure of the user's code, or of its settings: end the job.
 
-        Another worker would fail likewise, so it is not replaced. Exceptions: a newcomer that has
-        trained nothing, and a worker that the job no longer waits for, go alone. Only workers send
-        this message: what fails in a server or a driver is noticed as its loss.
+        Only workers send this message: what fails in a server or a driver is noticed as its loss.
         """
         text = f"failed: {message.text}"
-        outcome = self._decide(Cause.FAILED, member)
+        # Another worker would fail likewise, so it is not replaced; `_failure_ends` has exceptions.
+        outcome = self._cases.decide(Cause.FAILED, member)
         if outcome is Outcome.STOPPED:
             self._stop_alone(member, text, now)
         elif outcome is Outcome.JOB_FAILED:
@@ -402,11 +274,7 @@ class Departures:
 
     def _stop_alone(self, member: Member, text: str, now: float) -> None:
         self._event("lost", member, f"{text}; the others go on")
-        stop = self._stop(member, text)
-        if stop.again:
-            self._to_stop.append((now + LATER_S, member.peer, stop))
-        else:
-            self._members.send(member, stop)
+        self._stops.send_unhurried(member, text, now)
         self._members.remove(member)
         self._members.left.remove(member)
         self._shard_orders.fence(member.number, now)
@@ -422,13 +290,13 @@ class Departures:
 
     def leave(self, member: Member, now: float) -> None:
         """SIGTERM at a member: a worker first finishes its block, a server's shards move away."""
-        outcome = self._decide(Cause.ASKED, member)
+        outcome = self._cases.decide(Cause.ASKED, member)
         if outcome is Outcome.DRAINED:
             self._replication.drain(member.number, now)
         elif outcome is Outcome.UNFORMED_AS_ASKED:
             self._lifecycle.fail(
                 f"{member.name} was asked to leave (SIGTERM) while the cluster forms. "
-                f"{self._why_not_replaced}"
+                f"{self._cases.why_not_replaced}"
             )
         elif outcome is not Outcome.IGNORED:
             member.asked_to_leave()

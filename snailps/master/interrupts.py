@@ -1,4 +1,4 @@
-"""Decides what signals at the master, or at a member, mean for the job.
+"""Decides what signals at the master or at a member, and a driver that ends it, mean for the job.
 
     signal(number), SIGINT at a member, all servers leaving -> Interrupts
         -> the training ends early and is exported, the master leaves, or the cluster ends
@@ -27,14 +27,16 @@ from collections.abc import Callable
 from functools import partial
 from typing import cast
 
-from snailps.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_LEFT, EXIT_OK
+from snailps.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_LEFT, EXIT_OK, ClusterError
 from snailps.master.context import Context
 from snailps.master.job.controller import JobController
 from snailps.master.lifecycle import Lifecycle
+from snailps.master.member import Member
 from snailps.master.membership import Membership
 from snailps.master.phases import JobPhase
 from snailps.node.phrases import PHASE_WORDS
 from snailps.node.status import Phase
+from snailps.transport import messages
 
 log = logging.getLogger(__name__)
 
@@ -55,6 +57,7 @@ class Interrupts:
         save_last: Callable[[Callable[[], None]], None],  # a session's rows, before it ends
     ) -> None:
         self._out, self._nodes_stay = context.out, context.nodes_stay
+        self._drivers_work = context.life.drivers_work
         self._lifecycle, self._job_controller = lifecycle, job_controller
         self._members, self._save_last = members, save_last
         self._wait_s = context.settings.master_time_out  # seconds that nodes wait for a master
@@ -96,6 +99,13 @@ class Interrupts:
         """Take SIGINT at a member: one signal, however many members get it (Ctrl-C reaches all
         processes of a terminal)."""
         self._asked, self._leave_at = True, None
+
+    def shut_down(self, member: Member, message: messages.Shutdown, call: int, now: float) -> None:
+        """A driver ends the session."""
+        if not self._drivers_work:
+            raise ClusterError("this cluster ends with its own job: interrupt its master")
+        self._out.reply(call, messages.Ok())
+        self._save_last(partial(self._lifecycle.stop, EXIT_OK, "ended by the driver"))
 
     def step(self, now: float) -> None:
         """Act on the signals received."""

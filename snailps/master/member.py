@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Protocol
 
 from snailps.dataclass import dataclass, field
 from snailps.master.phases import (
@@ -332,6 +332,12 @@ class Member:
 
     def waits_s(self, now: float) -> float:
         return now - self._waits_since if self.waits else 0.0
+
+
+class Expel(Protocol):
+    """Declare a member lost that may still run; `after`: what follows on its loss, in words."""
+
+    def __call__(self, member: Member, why: str, now: float, after: str = "") -> None: ...
 
 
 def names_of(members: list[Member]) -> str:

@@ -208,7 +208,7 @@ class StatusReport:
         return {
             "jobs": controller.ended_jobs.newest,
             "job": controller.ended_jobs.newest if controller.job is not None else 0,
-            "coming": self._core.departures.coming,
+            "coming": self._core.stops.coming,
             "tables": self._members.table_registry.count,
         }
 

@@ -153,7 +153,7 @@ def judged(monkeypatch):
         judged.append((case, decide(case)))
         return judged[-1][1]
 
-    monkeypatch.setattr("snailps.master.departures.decide", noted)
+    monkeypatch.setattr("snailps.master.departure_cases.decide", noted)
     return judged
 
 

@@ -421,23 +421,23 @@ def test_workers_of_a_failed_job_are_expected_back(make_job):
     for worker in workers:
         world.handle(events.Gone(worker, "connection closed"))
     world.join("worker")
-    assert world.core.departures.coming == 1
+    assert world.core.stops.coming == 1
     world.join("worker")
-    assert world.core.departures.coming == 0
+    assert world.core.stops.coming == 0
 
 
 def test_workers_that_do_not_come_back_are_not_expected_for_ever(make_job, monkeypatch, caplog):
-    monkeypatch.setattr("snailps.master.departures.ANEW_S", 1.0)
+    monkeypatch.setattr("snailps.master.stop_orders.ANEW_S", 1.0)
     world, workers = failed_lasting_session(make_job)
     for worker in workers:
         world.handle(events.Gone(worker, "connection closed"))
     world.tick(1.5)
-    assert world.core.departures.coming == 0
+    assert world.core.stops.coming == 0
     assert "2 workers of a failed job did not join again within 1 s: 0 are left" in caplog.text
 
 
 def test_worker_that_is_slow_to_end_with_its_job_begins_anew_all_the_same(make_job, monkeypatch):
-    monkeypatch.setattr("snailps.master.departures.GOODBYE_S", 0.5)
+    monkeypatch.setattr("snailps.master.stop_orders.GOODBYE_S", 0.5)
     world, workers = failed_lasting_session(make_job)
     world.tick(1.0)
     stops = world.sent(workers[1], m.Stop)
@@ -447,7 +447,7 @@ def test_worker_that_is_slow_to_end_with_its_job_begins_anew_all_the_same(make_j
 
 @pytest.mark.parametrize("lasting", [False, True])
 def test_worker_that_fails_between_jobs_is_sent_away_alone(make_job, monkeypatch, lasting):
-    monkeypatch.setattr("snailps.master.departures.LATER_S", 1.0)
+    monkeypatch.setattr("snailps.master.stop_orders.LATER_S", 1.0)
     world = World(session=True, lasting=lasting)
     _, *workers = world.forms()
     driver = world.join("driver")

@@ -50,9 +50,9 @@ from snailps.master.job.recovery import JobRecovery, Recovered
 from snailps.master.job.survey_phase import SurveyPhase
 from snailps.master.job.training_phase import TrainingPhase
 from snailps.master.job.worker_wait import WorkerWait
-from snailps.master.leases.service import Expel, LeaseService
+from snailps.master.leases.service import LeaseService
 from snailps.master.lifecycle import Lifecycle
-from snailps.master.member import Member
+from snailps.master.member import Expel, Member
 from snailps.master.membership import Membership
 from snailps.master.phases import JobPhase
 from snailps.master.replication.shard_orders import ShardOrders

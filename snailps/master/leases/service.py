@@ -21,7 +21,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Container, Iterable
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from snailps.errors import ClusterError, ProtocolError, SnailError, explain
 from snailps.master.context import Context
@@ -36,7 +36,7 @@ from snailps.master.leases.schedule import Schedule
 from snailps.master.leases.survey_parts import SurveyParts
 from snailps.master.leases.waits import MASTER, Wait
 from snailps.master.lifecycle import Lifecycle
-from snailps.master.member import Member
+from snailps.master.member import Expel, Member
 from snailps.master.membership import Membership
 from snailps.master.replication.shard_orders import ShardOrders
 from snailps.node.effects import WorkDone
@@ -58,12 +58,6 @@ UNDECIDED = (
 
 Call = tuple[Member, str, int]
 """A worker that asks for a block, the pass that it asks for, and the number to answer."""
-
-
-class Expel(Protocol):
-    """Declare a member lost that may still run; `after`: what follows on its loss, in words."""
-
-    def __call__(self, member: Member, why: str, now: float, after: str = "") -> None: ...
 
 
 class LeaseService:

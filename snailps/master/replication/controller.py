@@ -174,6 +174,8 @@ class ReplicationController:
         now: float,
     ) -> None:
         """Take a server's note on a shard's standby."""
+        if self._lifecycle.stopping:  # standbys are lost because the cluster ends
+            return
         if isinstance(note, messages.Backed):
             self.standbys.backed(member.number, note, now)
         elif isinstance(note, messages.Unbacked):
