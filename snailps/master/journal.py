@@ -150,7 +150,9 @@ class Journal:
         self._due = GROWN_BYTES  # `_grown` at which the next compaction begins
         self._compactor: threading.Thread | None = None
         self._given_up = False  # it could not be written, and may be kept again
-        self._lacks = False  # a fact that no compaction has: it is given up for good
+        # Given up for good: no compaction has some fact, or the folder is not its own any more.
+        self._is_over = False
+        self._has_folder = True  # nobody has removed the folder, or moved it away
         self._base = b""  # a base that could not be written: the next compaction begins with it
         self._again_at, self._tries = 0.0, 0
         # What `read` found: the first record; the bytes to write at `_good`, where the last whole
@@ -299,7 +301,7 @@ class Journal:
             line = encode(fact)
         except (TypeError, ValueError, RecursionError) as error:
             with self._guard:
-                self._lacks = True
+                self._is_over = True
                 self._give_up(error)
             return
         with self._guard:
@@ -370,7 +372,7 @@ class Journal:
     def is_to_be_kept_again(self, now: float) -> bool:
         """Whether to `compact` now, as the journal could not be written before; `now` is monotonic
         seconds."""
-        idle = self._compactor is None and not (self._lacks or self._closed.is_set())
+        idle = self._compactor is None and not (self._is_over or self._closed.is_set())
         if not (self._given_up and idle) or now < self._again_at:
             return False
         self._again_at = now + AGAIN_S
@@ -546,8 +548,9 @@ class Journal:
 
     def end(self) -> None:
         """Remove the journal of a run that has ended and cannot be taken over."""
+        self._check_names()
         self.close()
-        if self.path is None:
+        if self.path is None or not self._has_folder:
             return
         with contextlib.suppress(OSError):
             # The copy of the first record goes first. If this process dies in between, facts
@@ -622,6 +625,7 @@ class Journal:
 
     def sync_files(self) -> None:
         """Sync the open files, and close those that were replaced."""
+        self._check_names()
         with self._guard:
             files = [file for file in (self._file, self._new) if file >= 0]
             retired, self._retired = self._retired, []
@@ -632,6 +636,21 @@ class Journal:
                 self._not_synced(file, error)
         for file in retired:
             _close(file)
+
+    def _check_names(self) -> None:
+        """Give the journal up if its files were removed or moved away under this master: writes to
+        them succeed, and the next master would not find them."""
+        with self._guard:
+            if self.path is None or self._lock < 0:
+                return
+            if not is_named(self._lock, self.path / LOCK):
+                # Whoever makes the folder anew can lock it, too, and what is there is then theirs.
+                self._has_folder, self._is_over = False, True
+            # Between the rename of a compaction and its end the new file has the name.
+            newest = self._new if self._new >= 0 and self._replaced else self._file
+            is_there = self._has_folder and is_named(newest, self.path / FACTS)
+            if self._file >= 0 and not is_there:
+                self._give_up(ClusterError("its files were removed or moved away"))
 
     def _not_synced(self, file: int, error: OSError) -> None:
         """A sync failed. The kernel has dropped the data, and reports success from now on: to try
@@ -690,16 +709,17 @@ class Journal:
         """Stop writing, and take the journal's name away: a master that replayed one with a gap
         would repeat orders. The job goes on; the process reports `JournalFailed` to the core."""
         assert self.path is not None
-        text = "" if self._lacks else f". It is tried again every {AGAIN_S:.0f} s: make room"
+        text = "" if self._is_over else f". It is tried again every {AGAIN_S:.0f} s: make room"
         if not self._given_up:
             log.error(
                 "%s: THE JOURNAL CANNOT BE WRITTEN (%s): the job goes on, but ends if this master "
                 "dies%s", self.path, why_of(error), text,
             )  # fmt: skip
         self._given_up = self._new_failed = True
-        with contextlib.suppress(OSError):
-            (self.path / CLUSTER).unlink(missing_ok=True)
-            (self.path / FACTS).replace(self.path / GIVEN_UP)
+        if self._has_folder:
+            with contextlib.suppress(OSError):
+                (self.path / CLUSTER).unlink(missing_ok=True)
+                (self.path / FACTS).replace(self.path / GIVEN_UP)
         file, self._file = self._file, -1
         if file >= 0:
             _close(file)
@@ -724,6 +744,16 @@ class Journal:
             advice = f"{mend}, and start again: the run goes on"
         why = error.strerror or error
         return ClusterError(f"{self.path}: the master's journal cannot be used: {why}. {advice}")
+
+
+def is_named(file: int, path: Path) -> bool:
+    """Whether an open file still has this name; True also if that cannot be said now."""
+    try:
+        return os.path.samestat(os.fstat(file), path.stat())
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
 
 
 def why_of(error: Exception) -> object:

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import shutil
 import threading
 from pathlib import Path
 
@@ -343,6 +344,40 @@ def test_journal_is_kept_again_once_its_disk_has_room(folder, journal, monkeypat
     assert not (folder / GIVEN_UP).exists()
     assert caplog.text.count("CANNOT BE WRITTEN") == 1
     assert "the journal is kept again" in caplog.text
+
+
+@pytest.mark.parametrize("by", ["removed", "moved away", "taken by another"])
+def test_journal_whose_folder_goes_under_it_says_so_and_leaves_what_is_there(
+    folder, journal, caplog, by
+):
+    """The next master said so, and began anew."""
+    if by == "removed":
+        shutil.rmtree(folder)
+    else:
+        folder.rename(folder.with_name("elsewhere"))
+    other = Journal(folder)
+    if by == "taken by another":
+        other.take()
+        other.begin([FIRST, FACT])
+    journal.note("table", {"number": 1})
+    until(lambda: not journal.kept)
+    assert "CANNOT BE WRITTEN (its files were removed or moved away)" in caplog.text
+    assert "tried again" not in caplog.text
+    assert not journal.is_to_be_kept_again(1e9)
+    journal.end()
+    other.close()
+    assert taken(folder) == ([FIRST, FACT, BEGUN] if by == "taken by another" else [])
+
+
+def test_journal_whose_facts_alone_are_removed_is_kept_again(folder, journal, caplog):
+    (folder / module.FACTS).unlink()
+    journal.note("table", {"number": 1})
+    until(lambda: not journal.kept)
+    assert journal.is_to_be_kept_again(0.0)
+    compact(journal)
+    assert journal.kept
+    journal.close()
+    assert [fact.data for fact in taken(folder) if fact.kind == "table"] == [{"number": 1}]
 
 
 def test_journal_that_lacks_a_fact_is_never_kept_again(journal):
