@@ -168,6 +168,7 @@ class FMClassifier(
     """
 
     _multiclass = False
+    _learns_by_heart = True
 
 
 class FMRegressor(

@@ -99,6 +99,7 @@ class SparseNetClassifier(
     """
 
     worker_class = "snailps.models.sparse.net:Net"
+    _learns_by_heart = True
 
     @staticmethod
     def _tensors(settings: NetSettings) -> Sequence[Tensor]:

@@ -557,6 +557,8 @@ class SparseClassifier(SparseEstimator):
     """Sum of the weights of each class's examples in all calls: a new class starts from them."""
     _two_outputs: ClassVar[bool] = False
     """Whether a model of two classes has two scores; else it has one, of the second class."""
+    _learns_by_heart: ClassVar[bool] = False
+    """As the worker class says: ``epochs="auto"`` holds some of few rows out, and tests on them."""
 
     def fit(
         self: C, X: Any, y: Any = None, sample_weight: Any = None, *, columns: Sequence[str] = ()
@@ -677,7 +679,7 @@ class SparseClassifier(SparseEstimator):
         if data.continues and "_counts" in self.__dict__:
             counts[np.searchsorted(every, self.classes_)] += self._counts
         attributes = {"classes_": every, "_has_labels": None, "_counts": counts}
-        if of_class is None or not getattr(self, "held_out", 0):
+        if of_class is None or not self._may_test(data):
             return LabelNumbers(numbers, weights, settings, attributes)
         # Class weights are for the training alone; held-out rows are judged without them.
         if isinstance(self.class_weight, str):
@@ -685,6 +687,12 @@ class SparseClassifier(SparseEstimator):
         by_class = class_weights_of(self.class_weight, every, np.arange(len(every)), None, name)
         settings["class_weights"] = _texts_of(by_class)
         return LabelNumbers(numbers, of_examples, settings, attributes)
+
+    def _may_test(self, data: Data) -> bool:
+        """Whether the job may hold rows out."""
+        is_chosen = self.get_params()["epochs"] in ("auto", None)
+        is_unasked = self._learns_by_heart and is_chosen and not data.continues
+        return bool(getattr(self, "held_out", 0)) or is_unasked
 
     def _packed_for(self, attributes: Mapping[str, Any]) -> Mapping[str, Packed]:
         known, every = self.classes_, attributes["classes_"]

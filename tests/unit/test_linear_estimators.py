@@ -217,6 +217,27 @@ def test_classes_weigh_in_the_training_alone_and_balance_by_trained_rows(jobs, s
     assert "class_weights" not in jobs.asked[-1][1]
 
 
+@pytest.mark.parametrize(
+    "kind", [snailps.LogisticRegression, snailps.FMClassifier, snailps.SparseNetClassifier]
+)
+def test_rows_held_out_unasked_do_not_count_with_the_weights_of_classes(monkeypatch, kind):
+    asked, y = [], np.arange(60) % 5 == 0
+
+    def stop(worker_class, settings, given, monitor, **_):
+        data = pathlib.Path(given.path).read_bytes()
+        weights = read_header(data, len(data), given.path).array(data, "weights")
+        asked.append((settings.get("class_weights"), weights.tolist()))
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(base, "run_job", stop)
+    unasked = load_class(kind.worker_class, "the job").learns_by_heart  # where `epochs` is auto
+    for parameters in ({}, {"held_out": 0.2}, {"epochs": 3}):
+        with pytest.raises(ZeroDivisionError):
+            kind(class_weight={1: 2.5}, **parameters).fit(np.eye(60, 3), y)
+    tested, whole = (["1.0", "2.5"], []), (None, np.where(y, 2.5, 1).tolist())
+    assert asked == [tested if unasked else whole, tested, whole]
+
+
 def test_linear_regression_learns_scaled_numbers_and_scales_back(jobs):
     y = np.array([100.0, 300, 100, 300])
     model = snailps.LinearRegression().fit(X, y)
