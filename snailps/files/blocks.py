@@ -326,7 +326,7 @@ def place_in_file(
                 return _place(rows_of_matrix(file, path, ranges, size), offset)
             return _place(whole_units(file, path, ranges, size, unit), offset)
     except (OSError, DataError):
-        return -1
+        return -1  # the caller has a message of its own, which must not be lost to this one
 
 
 def _place(ranges: Sequence[tuple[int, int]], offset: int) -> int:

@@ -121,6 +121,7 @@ class CheckpointSaver:
         self._pushes_saved = min(self._pushes_saved, pushes)
         interval_s, period = settings.checkpoint_interval, settings.param_backup_period
         in_time = interval_s and now - self._begun_at >= interval_s
+        # After a failure `_begun_at` may be ahead: pushes do not bring the next try forward.
         in_work = period and pushes - self._pushes_saved >= period
         return bool(in_time or (in_work and now >= self._begun_at))
 
@@ -196,6 +197,7 @@ class CheckpointSaver:
         saving.number = self._place.number = begun.number
         if self._shares_numbers:
             self._transfers.newest = begun.number
+        # Only once the folder is there, which may take long: all workers wait for a withheld slot.
         if (slots := saving.record.schedule.slots) is not None:
             saving.clock = slots.withhold(saving.number)
         self._save_when_open(saving, now)
@@ -238,7 +240,7 @@ class CheckpointSaver:
             order,
             partial(self._written, saving),
             now,
-            loss="fail",
+            loss="fail",  # its standby has the same rows, but as they are at another moment
             expects=messages.Saved,
         )
 
@@ -247,6 +249,7 @@ class CheckpointSaver:
         if broadcast.error:
             self._save_failed(saving, CheckpointError(broadcast.error), now)
             return
+        # The rows are copied. What is left, syncing and naming, holds nobody up.
         _resume_leases(saving.record)
         saving.files = [item for saved in broadcast.answers.values() for item in saved.files]
         assert saving.begun is not None
@@ -301,6 +304,7 @@ class CheckpointSaver:
             self._transfers.stop(saving.servers)
             self._drop(saving.begun)
         interval_s = self._place.record.settings.checkpoint_interval
+        # Sooner than after an interval, but not at once: a full disk stays full for a while.
         self._begun_at = max(self._begun_at, now + RETRY_S - interval_s)
         newest = self._place.newest_good
         log.error(

@@ -260,9 +260,10 @@ class MasterCore:
         self.out.kept = kept
 
     def _tick(self, event: Tick, now: float) -> None:
+        # First: of several causes of an end the first one counts, and this one is the user's.
         self.interrupts.step(now)
         if self.lifecycle.left:
-            return
+            return  # the next master may be at work: what is decided now could contradict it
         self.heartbeats.step(now)
         self.submissions.step(now)
         if self.lifecycle.stopping:
@@ -312,7 +313,6 @@ class MasterCore:
     def _look_around(self, now: float) -> None:
         if not self.lifecycle.stopping and self.members.route is not None:
             self.worker_reports.ask_usage()
-        if not self.lifecycle.stopping and self.members.route is not None:
             self.shard_reports.ask()
             self.job_controller.training.check_checkpoint(now)
             if not (self.lifecycle.forming or self.members.returning):
@@ -374,8 +374,8 @@ class MasterCore:
             else:
                 self._take_call(event, event.call, now)
         except ProtocolError:
-            raise
-        except SnailError as error:
+            raise  # a defect of the peer: `_received` breaks its connection
+        except SnailError as error:  # an answer: it has asked for what cannot be
             if event.call is None:
                 raise
             self.out.reply(event.call, error)
@@ -473,6 +473,7 @@ class MasterCore:
         take(member, message, now)
 
     def _register(self, event: Received, message: messages.Register, call: int, now: float) -> None:
+        # A newcomer would find nothing to do, and the end would have to wait for it.
         exporting = self.job_controller.phase is JobPhase.EXPORTING
         if self.lifecycle.stopping or (exporting and not self.life.outlives_job):
             raise ClusterError("this cluster is about to end: start a new one")
@@ -484,6 +485,7 @@ class MasterCore:
                 "this cluster is about to end: " + (self.lifecycle.verdict or "it is done")
             )
         self.members.rejoin(event, message, now)
+        # It was asked to leave while there was no master, so the note about that is lost.
         if message.leaving:
             leaving = Received(event.peer, messages.Leaving(message.leaving))
             self._take(leaving, now)

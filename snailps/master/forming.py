@@ -158,6 +158,7 @@ class Forming:
         log.warning("%s: the cluster is not complete yet and goes on forming", self._lost[-1])
         self._withdraw()
         if self._lacks():
+            # Whoever starts another process has the whole time for it.
             self.restart_clock(now)
             self._notice_at = self.since  # logged at once
 
@@ -201,6 +202,7 @@ class Forming:
             for host, port in member.endpoints
         ]
         try:
+            # Above any epoch that a member may have: a void route must not pass for this one.
             route = Route.build(self._members.epoch + 1, shards, self._settings.frag_num)
         except ConfigError as error:
             self._lifecycle.fail(str(error))
@@ -212,6 +214,8 @@ class Forming:
             "route epoch %d: %d shards, %d fragments",
             route.epoch, len(shards), route.frag_num,
         )  # fmt: skip
+        # Members first: a master that takes over has to know all who may have the route. Before the
+        # route they hold nothing, and need not be waited for.
         for member in self._members.all.values():
             self._members.note_member(member)
         self._members.take(route)

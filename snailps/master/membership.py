@@ -187,6 +187,7 @@ class Membership:
                 f"{message.role} {number}, incarnation {message.incarnation}, was never a member "
                 "of this cluster. Start it anew"
             )
+        # Not away: it has lost its connection to this very master, which has not noticed yet.
         if number in self.numbers.gone or (member is not None and not member.away):
             error = ClusterError(
                 f"{message.role} {number} was given up: its connection was lost, and others do its "
@@ -242,6 +243,7 @@ class Membership:
 
     def _welcome(self, event: Received, member: Member) -> None:
         assert event.call is not None
+        # Without a journal no master comes after this one; who only watches has nothing to keep.
         patient = self.out.kept and (member.role != "driver" or self._life.drivers_work)
         welcome = messages.Welcome(
             member.number,
@@ -281,7 +283,7 @@ class Membership:
         endpoints = [(host, port) for host, port in message.endpoints]
         if peer in self.peers:
             raise ProtocolError("Register: this connection is registered already")
-        number = self.numbers.give()
+        number = self.numbers.give()  # never used before: it is the incarnation of its pushes, too
         member = Member(
             number,
             role,

@@ -392,6 +392,7 @@ class Node:
                 assert isinstance(answer, messages.Welcome)
                 self._beat(max(0.1, left_s))
             except (RemoteError, ProtocolError) as error:
+                # A driver holds nothing that others have by now: it may join again, as another one.
                 self._stop_again |= self.role == Role.DRIVER and error.code == messages.GIVEN_UP
                 self.end(EXIT_FAILED, f"the master at {self._master} refuses this process: {error}")
             except (SnailError, OSError) as error:
@@ -457,6 +458,7 @@ class Node:
             if self._end is not None:
                 return
             self._end = ProcessEnd(code, text)
+        # Before `ended`: whoever wakes by that is to find the reason with the client, too.
         self.on_end(self._end)
         self.ended.set()
 

@@ -139,6 +139,7 @@ class ShardHost:
             for number, address in enumerate(route.shards)
             if address.server == self._welcome.node
         ]
+        # Later shards come and go by orders alone, and a route only says where they are.
         if self._route is None or self._begun or self._listeners:
             for number, place in local:
                 if place not in self._begun:
@@ -223,6 +224,7 @@ class ShardHost:
         if shard is None:
             shard = self._served(order.shard)
         previous = self._copies.get(order.shard)
+        # The same order at another pace, of this master or the next: the copy goes on.
         if previous is not None and order == replace(previous.order, paced=order.paced):
             previous.order = order
             self._out.post(shard, partial(Shard.pace, paced=order.paced))

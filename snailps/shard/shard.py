@@ -128,7 +128,7 @@ class Shard(ShardCore):
         self, incarnation: int, gone: Sequence[tuple[int, int]], clock: int, slot: int, slots: int
     ) -> None:
         """Fence an incarnation; from clock 0 on, also seal its slot."""
-        self.fence(incarnation, gone)
+        self.fence(incarnation, gone)  # first: nothing of it may come after its seal
         if clock >= 0:
             self.seal(clock, slot, slots, incarnation)
 
@@ -144,7 +144,8 @@ class Shard(ShardCore):
         try:
             result = self._execute(order)
         finally:
-            self.loop.wake()
+            self.loop.wake()  # also after an error: requests that wait for this clock get it
+        # After it was executed: what this shard refuses its standby must not do.
         self._forward(order)
         self.show_clock()
         return result

@@ -92,6 +92,7 @@ class Route:
         epoch = _whole("epoch", data["epoch"], 0, (1 << 32) - 1)
         shards = tuple(_address(item) for item in _items("shards", data["shards"], SHARD_NUM_MAX))
         runs = [_run(item, len(shards)) for item in _items("owner", data["owner"], FRAG_NUM_MAX)]
+        # Before any array is made: a few bytes of runs can state any number of fragments.
         frag_num = sum(length for _, length in runs)
         _whole("frag_num", frag_num, len(shards), FRAG_NUM_MAX)
         owner = np.repeat([shard for shard, _ in runs], [length for _, length in runs])
@@ -100,7 +101,7 @@ class Route:
 
 def _frozen(owner: NDArray[Any]) -> NDArray[np.uint32]:
     result = owner.astype(np.uint32)
-    result.flags.writeable = False
+    result.flags.writeable = False  # threads read one route without a lock
     return result
 
 

@@ -137,6 +137,7 @@ def pack_body(kind: Kind, body: bytes) -> tuple[bytes, int]:
     """Return a body, compressed if that makes it smaller, and its flags.  Not for data frames.
     MisuseError: it is over its limit."""
     _within_limit(kind, body)
+    # The bound is a guess, and was not measured: a short body is one small segment either way.
     if len(body) >= 512:
         packed = lz4.block.compress(body, store_size=True)
         if len(packed) < len(body):
@@ -188,6 +189,8 @@ class FrameDecoder:
     def feed(self, data: bytes | memoryview) -> Iterator[Frame]:
         """Yield each frame that `data` completes.  ProtocolError: the stream is lost, close it."""
         self._buffer += data
+        # At the first bytes, not once a header is there: a peer of another protocol may have sent
+        # fewer, and now waits for this side.
         if not MAGIC.startswith(self._buffer[:4]) and self._buffer[:4] != MAGIC:
             check_header(bytes(self._buffer[:4]), VERSION, 0, 0, 0, 0)
         while len(self._buffer) >= self._need:
@@ -208,6 +211,7 @@ class FrameDecoder:
         magic, version, kind, flags, table, epoch, job, incarnation, request, body_bytes = (
             HEADER.unpack_from(self._buffer)
         )
+        # Before the body is waited for: it takes as much memory as the header states.
         check_header(magic, version, kind, flags, body_bytes, self.body_max)
         if len(self._buffer) < HEADER_BYTES + body_bytes:
             self._need = HEADER_BYTES + body_bytes
@@ -226,7 +230,7 @@ def check_header(
 ) -> None:
     """Raise ProtocolError, with the `code` for the peer, if a header is unknown or a body too
     long."""
-    if magic[:2] == b"\x16\x03":
+    if magic[:2] == b"\x16\x03":  # how a TLS handshake begins
         raise ProtocolError("it uses TLS, and `tls` is not set here", "magic")
     if magic != MAGIC:
         raise ProtocolError(
@@ -263,6 +267,7 @@ def unpack(packed: bytes, limit: int) -> bytes:
     if len(packed) < 4:
         raise ProtocolError(f"packed body of {len(packed)} bytes, at least 4 expected", "packed")
     stated = int.from_bytes(packed[:4], "little")
+    # lz4 allocates what is stated here, before it has seen whether the bytes unpack to that.
     if stated > limit:
         raise ProtocolError(f"packed body unpacks to {stated:,} bytes, limit {limit:,}", "too-long")
     try:

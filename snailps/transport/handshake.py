@@ -6,10 +6,9 @@
       PROOF(mac_c)                 ->
                                    <-     READY
 
-Each side proves that it knows the shared secret by an HMAC-SHA256 over both HELLOs (both nonces,
-both roles, the job), with a label that differs by direction, so neither a replay nor a reflection
-passes.  Without a secret the key is empty: the same code runs, and a side with a secret refuses a
-side without.  Frames in, frames out; must not know sockets or clocks; callers give the nonces.
+Each side proves that it knows the shared secret by an HMAC-SHA256 over both HELLOs.  Without a
+secret the key is empty: the same code runs, and a side with a secret refuses a side without.
+Frames in, frames out; must not know sockets or clocks; callers give the nonces.
 """
 
 from __future__ import annotations
@@ -107,6 +106,9 @@ class Hello:
 
 
 def _mac(secret: bytes, label: bytes, client: Hello, server: Hello) -> bytes:
+    # Both nonces: a MAC of another connection does not fit (replay). A label by direction: a peer
+    # cannot return ours as its own (reflection). Channel, role and job: a proof cannot be used for
+    # another kind of connection, or in the next run.
     text = label + b"".join(replace(h, mac=_NO_MAC).to_frame().body for h in (client, server))
     text += struct.pack("<QQQQ", client.job, client.incarnation, server.job, server.incarnation)
     return hmac.new(secret, text, hashlib.sha256).digest()
@@ -169,6 +171,8 @@ class ServerSession:
             if peer.mac != _NO_MAC:
                 raise ProtocolError("a client's HELLO carries no MAC", "handshake")
             self.peer = peer
+            # The server proves itself first: a client sends its proof to no stranger. The price is
+            # that whoever connects gets a MAC by which a weak secret could be guessed.
             self.hello = replace(self.hello, channel=self.peer.channel)
             self.hello = replace(
                 self.hello, mac=_mac(self._secret, b"server", self.peer, self.hello)
@@ -180,6 +184,7 @@ class ServerSession:
             _mac(self._secret, b"client", self.peer, self.hello), frame.body
         ):
             raise ProtocolError("wrong secret", "secret")
+        # Not before the proof: a refusal says what runs here.
         if self._admit is not None:
             self._admit(self.peer)
         self.ready = True

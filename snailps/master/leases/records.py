@@ -9,9 +9,8 @@
         `make_all_durable`, DONE -> DURABLE of many; `resume`, all states of an earlier run
 
 No other place keeps the state of a block: schedules decide which block a worker gets, and metrics,
-checkpoints, journal and status read from here. Any other transition is a defect: AssertionError,
-under `python -O`, too. 48 bytes a block, and as many again once `known` has been called. No files,
-sockets or time.
+checkpoints, journal and status read from here. Any other transition is a defect. 48 bytes a block,
+and as many again once `known` has been called. No files, sockets or time.
 """
 
 from __future__ import annotations
@@ -106,6 +105,7 @@ class BlockRecords:
     def is_waiting(self, number: int) -> bool:
         """Whether a block exists, and is neither leased nor done."""
         index = number - self._first
+        # `item`: without the numpy scalar that `[index]` makes. Each lease asks this several times.
         return 0 <= index < len(self._all) and self._states.item(index) == _S.WAITING
 
     def is_done(self, number: int) -> bool:
@@ -172,6 +172,7 @@ class BlockRecords:
         """Change the state of a block; returns its index in the array."""
         index = number - self._first
         old = self._states.item(index)
+        # No `assert`: `python -O` leaves these out, and a block would be trained twice unnoticed.
         if state not in TRANSITIONS[old]:
             raise AssertionError(
                 f"block {number} does not go from {BlockState(old).name} to {state.name}"
@@ -260,6 +261,8 @@ class BlockRecords:
 
     def make_all_durable(self, node: int, but: Iterable[int] = ()) -> None:
         """DONE -> DURABLE of all blocks that this worker has trained, except these."""
+        # All at once and not by `_move`: a worker may have trained a million blocks, and the loop
+        # waits.
         held = (self._states[: self._end] == _S.DONE) & (self._nodes[: self._end] == node)
         places = [number - self._first for number in but]
         held[[index for index in places if 0 <= index < self._end]] = False

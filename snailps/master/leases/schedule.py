@@ -74,6 +74,7 @@ class Schedule(ABC):
 
     def __init__(self, records: BlockRecords, nodes: Iterable[int] = ()) -> None:
         self.records = records
+        # A dict and no set: a master that replays the same facts has to choose the same workers.
         self.workers = dict.fromkeys(nodes)
         """Workers that take part, in the order in which they came."""
         self.closed = False

@@ -11,8 +11,7 @@ call. `now` is monotonic seconds.
 
 A call is answered at once, or waits in one of three places: `_asking` (to be examined in this turn
 or the next), `_refused` (there is nothing for this worker until the schedule wakes it), or
-`_checking_out`. Leases are not in the journal, but results are: `done` is noted before its worker
-is answered, so a worker that has an answer need not report the block again.
+`_checking_out`.
 """
 
 from __future__ import annotations
@@ -578,6 +577,8 @@ class LeaseService:
                 self.clocks_noted = True
                 self._out.journal("clocks", {})
             self._note_cuts(schedule)
+            # The lease itself is not noted: whoever holds it reports it to the next master
+            # (`came_back`), so a fact for each would only make the journal longer.
             member.leased(pass_, now)
             self._out.reply(call, lease)
         elif sends or not (current and member.takes_blocks) or schedule.over or schedule.drops:

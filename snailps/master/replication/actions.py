@@ -72,6 +72,7 @@ class ShardActions:
             # The new primary is lost before the route named it: the one that yielded has all rows.
             self.take_back(shard, now)
             return True
+        # Orders for the primary that is lost are answered by nobody.
         self.orders.forget_shard(shard.number)
         if copy is None or copy.state != "ready" or copy.server not in self.placement.servers:
             return False
@@ -328,6 +329,7 @@ class ShardActions:
             self.make_copy(shard, server, now)
 
     def change_over(self, shard: PlacedShard, now: float) -> None:
+        # No copy follows the standby, and not the primary is to go: the two change places.
         swaps = self._replicated and shard.next is None and shard.move.source != shard.primary
         self.placement.step(shard, "swaps" if swaps else "yields")
 

@@ -132,6 +132,8 @@ def _fields_of(message: Message) -> dict[str, Any]:
 
 
 def _has_many_containers(text: bytes) -> bool:
+    # Brackets within strings count, too, so a text of many is refused wrongly. To find them apart
+    # would take parsing, which is what the limit is to come before.
     return len(text) > CONTAINERS_MAX and text.count(b"[") + text.count(b"{") > CONTAINERS_MAX
 
 
@@ -162,7 +164,7 @@ def decode(body: bytes) -> Message:
 
 def _made(cls: type[Message], fields: dict[str, Any], blob: bytes) -> Message:
     name, spec = cls.__name__, SPECS[cls]
-    if "blob" in fields:
+    if "blob" in fields:  # it could be any value there, where handlers rely on bytes
         raise ProtocolError(f"{name} has its raw bytes in the JSON", "message")
     if "blob" in spec.shapes:
         fields["blob"] = blob
@@ -171,6 +173,7 @@ def _made(cls: type[Message], fields: dict[str, Any], blob: bytes) -> Message:
     for field in spec.required:
         if field not in fields:
             raise ProtocolError(f"{name} lacks its field {field!r}", "message")
+    # Refused, and not skipped: the sender relies on what this side would not do.
     if not fields.keys() <= spec.shapes.keys():
         unknown = ", ".join(map(shown, sorted(fields.keys() - spec.shapes.keys())[:3]))
         raise ProtocolError(f"{name} has unknown fields [{unknown}]", "message")
