@@ -21,6 +21,7 @@ from snailps.config import CheckpointSettings, JobSettings
 from snailps.config.output import absolute
 from snailps.dataclass import replace
 from snailps.errors import CheckpointError, SnailError, no_room
+from snailps.master.job.session import SESSION
 from snailps.master.job.state import JobState, pack, unpack
 from snailps.master.services import Begun, Candidate, Completed, Opened
 from snailps.node.status import CheckpointStatus
@@ -55,7 +56,12 @@ class CheckpointFiles:
         self._guard = threading.Lock()
 
     def open(
-        self, settings: CheckpointSettings, *, resumes: bool, anyway: bool = False
+        self,
+        settings: CheckpointSettings,
+        *,
+        resumes: bool,
+        anyway: bool = False,
+        of_session: bool = False,
     ) -> Opened | None:
         """Open and lock a job's folder; None if the job has no checkpoints. CheckpointError if it
         `resumes`, and there are some and all are damaged: to train from the start must be the
@@ -69,6 +75,7 @@ class CheckpointFiles:
         with self._guard:
             self._folder, self._taken = folder, self._taken + 1
         if settings.fresh and resumes:
+            refuse_to_give_up(folder, of_session)
             folder.set_passed("begun anew with --fresh")
         candidates, bad = [], []
         for checkpoint in folder.candidates():
@@ -232,6 +239,19 @@ class CheckpointFiles:
                 f"{path}: the disk is full: a checkpoint needs {needed / 1e6:,.1f} MB, "
                 f"{free / 1e6:,.1f} MB are free. Make room, or keep fewer (checkpoints_kept)"
             ) from no_room()
+
+
+def refuse_to_give_up(folder: CheckpointFolder, of_session: bool) -> None:
+    """CheckpointError if a job that begins anew would hide, and then remove, the rows of a session,
+    or a session those of a job: `--fresh` gives up what is one's own."""
+    for checkpoint in folder.candidates():
+        manifest = checkpoint.manifest
+        if manifest is not None and (manifest.job.get("worker_class") == SESSION) != of_session:
+            theirs, ours = ("a job", "this session") if of_session else ("a session", "this job")
+            raise CheckpointError(
+                f"{checkpoint.path}: is a checkpoint of {theirs}, which --fresh of {ours} would "
+                "give up: choose another checkpoint_dir, or remove the folder"
+            )
 
 
 def folder_of(settings: CheckpointSettings) -> Path:

@@ -12,7 +12,7 @@ from snailps.api.tables import Table
 from snailps.config.fields import settings_of
 from snailps.errors import ConfigError
 from snailps.master.job.record import MAY_DIFFER
-from snailps.master.job.session import Record, SessionJob
+from snailps.master.job.session import SESSION, Record, SessionJob
 from snailps.master.membership import Membership
 from snailps.master.services import Candidate
 
@@ -55,9 +55,12 @@ class CheckpointMatch:
         ]
         differ += self._differs_in_fragments(candidate)
         if differ:
+            # `--fresh` gives up checkpoints of jobs, or of sessions, but not of the other.
+            is_other = SESSION in (saved.get("worker_class"), present["worker_class"])
+            anew = "" if is_other and "worker_class" in names else ", or begin anew with --fresh"
             raise ConfigError(
                 f"{candidate.path} is a checkpoint of another job: {'; '.join(differ[:3])}. Choose "
-                "another checkpoint_dir, or begin anew with --fresh"
+                f"another checkpoint_dir{anew}"
             )
         self._check_methods(record, candidate)
 

@@ -19,7 +19,7 @@ from snailps.dataclass import dataclass
 from snailps.errors import SnailError, explain
 from snailps.master.checkpoint_match import CheckpointMatch
 from snailps.master.effects import Outbox
-from snailps.master.job.session import Record
+from snailps.master.job.session import Record, SessionJob
 from snailps.master.job.state import JobState
 from snailps.master.membership import Membership
 from snailps.master.services import Candidate, Completed, Files, Opened
@@ -97,7 +97,10 @@ class CheckpointPlace:
         wrong here is a warning, and the next save opens the folder again."""
         opened = None
         try:
-            opened = self.files.open(settings, resumes=resumes, anyway=anyway)
+            is_session = isinstance(record, SessionJob)
+            opened = self.files.open(
+                settings, resumes=resumes, anyway=anyway, of_session=is_session
+            )
             self.check_opened(record, opened)
         except Exception as error:
             if opened is not None:

@@ -72,7 +72,12 @@ class Files(Protocol):
     """See `checkpoint_files.CheckpointFiles`."""
 
     def open(
-        self, settings: CheckpointSettings, *, resumes: bool, anyway: bool = False
+        self,
+        settings: CheckpointSettings,
+        *,
+        resumes: bool,
+        anyway: bool = False,
+        of_session: bool = False,
     ) -> Opened | None:
         """Open a job's checkpoint folder; `anyway`: also of a job that makes no checkpoints."""
 

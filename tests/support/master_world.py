@@ -23,7 +23,7 @@ STEP_S = 1.0
 class Files:
     """Checkpoint files of a master without checkpoints."""
 
-    def open(self, settings, *, resumes, anyway=False):
+    def open(self, settings, *, resumes, anyway=False, of_session=False):
         return None
 
     def clear(self):

@@ -2,6 +2,7 @@
 
 import logging
 import tracemalloc
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -416,6 +417,12 @@ def test_checkpoint_of_another_job_is_refused(world, tmp_path, there, words):
         world.place.check_opened(job, opened)
 
 
+def test_checkpoint_of_a_session_is_refused_without_the_advice_to_give_it_up(world, tmp_path):
+    job = job_of(tmp_path, worker_class=COUNTER, dim="2")
+    with pytest.raises(ConfigError, match=r"session there\. Choose another checkpoint_dir$"):
+        world.place.check_opened(job, checkpoint_of(job, worker_class="session"))
+
+
 def test_settings_without_effect_make_no_other_job(world, tmp_path):
     """A checkpoint of 0.1.0 lacks `column`, and has a `bucket` also where no n-gram is read."""
     words = "snailps.models.word_vectors:WordVectors"
@@ -760,6 +767,33 @@ def test_best_rows_stay_while_a_checkpoint_of_their_job_names_them(tmp_path):
     sixth = save(best)
     assert kept() == [sixth]
     best.release(1, "")
+
+
+@pytest.mark.parametrize("saved_by", ["session", "a:B"])
+@pytest.mark.parametrize("begun_by", ["session", "a:B"])
+def test_fresh_gives_up_no_rows_of_a_session_for_a_job_nor_of_a_job_for_a_session(
+    tmp_path, saved_by, begun_by
+):
+    """They were hidden, and the next checkpoints then removed them."""
+    settings = JobSettings(checkpoint_dir=str(tmp_path), checkpoint_interval=1.0)
+    files, fresh = CheckpointFiles(), replace(settings, fresh=True)
+    opened = files.open(settings, resumes=True, of_session=saved_by == "session")
+    state = {"sources": [], "paths": [], "block_bytes": 1, "clock": -1, "has_summary": False}
+    begun = files.begin(0, 7, 0)
+    files.complete(
+        begun, [file_of_rows(begun).to_dict()],
+        JobState({**state, "figures": {}}, {"outcomes": NO_RECORDS}), cluster_id=7, frag_num=1,
+        tables=(), about={"worker_class": saved_by, "progress": 0.5}, kept=9,
+    )  # fmt: skip
+    files.release(opened.taken, "")
+    is_session = begun_by == "session"
+    if saved_by == begun_by:
+        assert files.open(fresh, resumes=True, of_session=is_session).candidates == []
+        return
+    theirs = "a session, which --fresh of this job" if begun_by == "a:B" else "a job, which --fresh"
+    with pytest.raises(CheckpointError, match=f"checkpoint-000001: is a checkpoint of {theirs}"):
+        files.open(fresh, resumes=True, of_session=is_session)
+    assert newest_of(settings)["number"] == 1
 
 
 def opened_peak(folder, count, mebibytes):

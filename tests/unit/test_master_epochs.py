@@ -121,7 +121,7 @@ class Folders(Files):
     def __init__(self):
         self.discarded, self.about = 0, []
 
-    def open(self, settings, *, resumes, anyway=False):
+    def open(self, settings, *, resumes, anyway=False, of_session=False):
         return Opened(1, "folder", []) if settings.saves_checkpoints else None
 
     def open_best(self, settings, name):

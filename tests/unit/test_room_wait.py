@@ -50,7 +50,7 @@ def test_what_is_refused_before_the_disk_is_full_has_that_cause(tmp_path):
 class FullFiles(Files):
     """No checkpoint can be saved either: the folder is on the same disk."""
 
-    def open(self, settings, *, resumes, anyway=False):
+    def open(self, settings, *, resumes, anyway=False, of_session=False):
         if anyway:
             raise checkpoint_error(Path("out"), FULL)
 

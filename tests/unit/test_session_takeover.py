@@ -317,7 +317,7 @@ class Unusable(Files):
     def path_of(self, settings):
         return "saved"
 
-    def open(self, settings, *, resumes, anyway=False):
+    def open(self, settings, *, resumes, anyway=False, of_session=False):
         if self.error is not None:
             raise self.error
         self.opened += 1
@@ -393,7 +393,7 @@ class Folder(Files):
     def __init__(self, candidates=(), error=None):
         self.candidates, self.error, self.done = list(candidates), error, []
 
-    def open(self, settings, *, resumes, anyway=False):
+    def open(self, settings, *, resumes, anyway=False, of_session=False):
         self.done.append(("open", settings.checkpoint_dir))
         return Opened(1, settings.checkpoint_dir, self.candidates)
 
