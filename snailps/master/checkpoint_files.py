@@ -247,9 +247,9 @@ def refuse_to_give_up(folder: CheckpointFolder, of_session: bool) -> None:
     for checkpoint in folder.candidates():
         manifest = checkpoint.manifest
         if manifest is not None and (manifest.job.get("worker_class") == SESSION) != of_session:
-            theirs, ours = ("a job", "this session") if of_session else ("a session", "this job")
+            other, here = ("a job", "this session") if of_session else ("a session", "this job")
             raise CheckpointError(
-                f"{checkpoint.path}: is a checkpoint of {theirs}, which --fresh of {ours} would "
+                f"{checkpoint.path}: is a checkpoint of {other}, which --fresh of {here} would "
                 "give up: choose another checkpoint_dir, or remove the folder"
             )
 

@@ -350,8 +350,8 @@ def test_job_that_is_given_up_while_its_input_is_found_takes_no_folder_of_checkp
     world = World(session=True)
     world.forms()
     driver, opened = world.join("driver"), []
-    world.services.files.open = lambda settings, resumes, anyway=False, of_session=False: opened.append(
-        settings.checkpoint_dir
+    world.services.files.open = lambda settings, resumes, anyway=False, of_session=False: (
+        opened.append(settings.checkpoint_dir)
     )
     world.slow = True
     world.call(driver, m.Submit({**make_job.values, "checkpoint_dir": "first"}))
