@@ -37,6 +37,7 @@ COPIES = 16
 """Pages of each file for hosts of a cluster: small, so that few tasks remain at the end."""
 BOUND = 0.5
 KEEP = f'hq["__label__l0"] >= {BOUND}'
+KEEP_UNIQUE = "not (dup.contained >= .98 or dup.near >= .85)"
 
 
 def arguments() -> argparse.Namespace:
@@ -55,6 +56,7 @@ def arguments() -> argparse.Namespace:
         default=0,
         help="a cluster of this many hosts, beside as many of one",
     )
+    add("--copies", action="store_true", help="with --hosts: a search for pairs of copies instead")
     add("--scratch", type=Path, help="folder for temporary files, default the system's")
     add("--json", action="store_true", help="one JSON object a system on standard output")
     add("--table", action="store_true", help="a Markdown table on standard output")
@@ -127,9 +129,9 @@ def run(system: str, python: str, job: dict) -> dict:
         return json.loads(done.stdout.splitlines()[-1])
 
 
-def on_hosts(number: int, model: Path, folder: Path) -> dict:
+def on_hosts(number: int, model: Path, folder: Path, copies: bool) -> dict:
     """Pages a second of a cluster of so many hosts, and of as many clusters of one at once, each of
-    which filters its share of the files."""
+    which filters its share of the files; `copies`: keys, and the passes that find pairs."""
     files = sorted((folder / "in").iterdir())
     many = folder / "many"
     many.mkdir()
@@ -137,8 +139,9 @@ def on_hosts(number: int, model: Path, folder: Path) -> dict:
         for file in files:
             os.link(file, many / f"{copy}-{file.name}")
     inputs = sorted(map(str, many.iterdir()))
-    (whole,) = filter_at_once([inputs], number, model, folder)
-    each = filter_at_once([inputs[at::number] for at in range(number)], 1, model, folder)
+    (whole,) = filter_at_once([inputs], number, model, folder, copies)
+    parts = [inputs[at::number] for at in range(number)]
+    each = filter_at_once(parts, 1, model, folder, copies)
     return {
         "hosts": number, "files": len(inputs), "pages_per_s": round(whole, 1),
         "beside_pages_per_s": round(sum(each), 1), "share": round(whole / sum(each), 3),
@@ -146,7 +149,9 @@ def on_hosts(number: int, model: Path, folder: Path) -> dict:
     }  # fmt: skip
 
 
-def filter_at_once(inputs: list[list[str]], hosts: int, model: Path, folder: Path) -> list[float]:
+def filter_at_once(
+    inputs: list[list[str]], hosts: int, model: Path, folder: Path, copies: bool
+) -> list[float]:
     """Pages a second of clusters that filter some files each, all at the same time."""
     sys.path.insert(0, str(ROOT))
     from snailps.config.quoting import quote
@@ -157,15 +162,21 @@ def filter_at_once(inputs: list[list[str]], hosts: int, model: Path, folder: Pat
         jobs, children = [], []
         for at, some in enumerate(inputs):
             output = folder / f"out-{hosts}-{at}"
-            command = FilterCommand(tuple(some), "text", {"hq": str(model)}, KEEP, (), str(output))
+            models, keep = ({}, KEEP_UNIQUE) if copies else ({"hq": str(model)}, KEEP)
+            command = FilterCommand(tuple(some), "text", models, keep, (), str(output))
             job = FilterJob(command)
             stack.callback(job.close)
             job.begin()
+            listed = job.results.list_path
             settings = {"worker_class": "snailps.filtering.worker:Filter", **settings_for(job)}
+            if copies:
+                job.search.begin()
+                listed = job.search.list_for_workers()
+                settings |= {"phase": "pairs", "searched": job.search.ranges}
             conf = folder / f"{output.name}.conf"
             conf.write_text("".join(f"{k}: {quote(str(v))}\n" for k, v in settings.items()))
             words = [sys.executable, str(ROOT / "bench" / "hosts.py"), "--conf", str(conf)]
-            words += ["--input", str(job.results.list_path), "--hosts", str(hosts)]
+            words += ["--input", str(listed), "--hosts", str(hosts)]
             words += ["--repeat", "1", "--json", "--scratch", str(folder)]
             child = subprocess.Popen(
                 words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, env=env
@@ -177,7 +188,10 @@ def filter_at_once(inputs: list[list[str]], hosts: int, model: Path, folder: Pat
         if any(code for _, code in found):
             fail(f"a cluster of {hosts} hosts failed")
         for job in jobs:
-            job.finish()  # fails if a task is not done
+            if not copies:
+                job.finish()  # fails if a task is not done
+            elif not job.search.has_all("pairs"):
+                fail("pairs are missing")
     return [json.loads(output.splitlines()[-1])["units_per_s"] for output, _ in found]
 
 
@@ -200,7 +214,7 @@ def main() -> None:
         pages = write_tables(texts, folder / "in", documents)
         say(f"{pages:,} pages, a model of {model.stat().st_size / 1e6:,.0f} MB")
         if args.hosts:
-            print(json.dumps(on_hosts(args.hosts, model, folder)))
+            print(json.dumps(on_hosts(args.hosts, model, folder, args.copies)))
             return
         job = {"model": str(model), "input": str(folder / "in"), "files": FILES, "bound": BOUND}
         job |= {"documents": str(documents), "threads": args.threads, "scratch": str(folder)}
