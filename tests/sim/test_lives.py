@@ -16,9 +16,12 @@ def quiet():
 
 
 def can_live(path):
-    """Whether the options of a life's job are there: a cluster's ``rounds=3``, or ``chunks=2``."""
+    """Whether the options of a life's job are there: ``rounds=3``, or ``figures=0.5``."""
     text = path.read_text().partition("----\n")[0]
-    options = {"rounds=": "rounds", "chunks=": "rotation", "ranges=": "ranges"}
+    options = {
+        "rounds=": "rounds", "chunks=": "rotation", "ranges=": "ranges",
+        "figures=": "tests_in_training",
+    }  # fmt: skip
     return all(is_there(option) for word, option in options.items() if f" {word}" in text)
 
 
