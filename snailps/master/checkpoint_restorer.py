@@ -198,6 +198,7 @@ class CheckpointRestorer:
         candidate = self._place.candidates.pop(0)
         log.warning("checkpoint %d cannot be used: %s", candidate.number, why)
         restoring.failures.append(f"checkpoint {candidate.number}: {why}")
+        # Some may still read it: their rows would come over those of the next one.
         self._transfers.stop(restoring.servers)
         self._try_next(restoring, now)
 

@@ -246,7 +246,9 @@ class Master:
             else:
                 self._end_run()
         except SnailError:
-            if not took_over:  # it could not begin, and reports why
+            # It could not begin, and reports why. An earlier master's journal stays: once the
+            # reason is mended the same command takes over.
+            if not took_over:
                 self._journal.end()
             raise
         finally:
@@ -262,6 +264,7 @@ class Master:
         trained = self.job is not None and self.job.pass_ == "train"
         if trained and not self.core.lifecycle.failed:
             self._observers.end()
+        # Before the journal goes: without either, the same command would continue a run that ended.
         self._tasks.wait_all(FOLDER_S, "checkpoint")
         self._journal.end()
 
@@ -382,6 +385,8 @@ class Master:
         self._history = RunHistory(note, wall_s + now, points)
         self._own_settings = with_origins(settings, self._raw)
         if self._journal.path is not None:
+            # Before anybody can register: a number given out twice would let pushes of one
+            # incarnation pass for those of another.
             numbers = Fact(*self.core.members.numbers.keep())
             if past is not None:
                 self._journal.go_on([numbers])

@@ -49,6 +49,7 @@ class Pace:
         """The slowest clock of workers with work, and its worker (0: none has work)."""
         while self._slow:
             clock, node = self._slow[0]
+            # A worker without work comes no further: the others would wait for ever.
             has_work = self._has_left(node) or self._records.count_of(node)
             now = self._clocks.get(node) if has_work else None
             if now == clock:

@@ -81,6 +81,7 @@ class EpochQueues:
             number, self._of[owner] = int(self._of[owner][0]), self._of[owner][1:]
             if not len(self._of[owner]):
                 del self._of[owner]
+            # Else it was leased in another way meanwhile; `withdraw` has counted that already.
             if self._records.is_waiting(number):
                 self._left -= 1
                 return number
@@ -122,6 +123,8 @@ class BlockQueue:
 
     def put_back(self, numbers: Iterable[int]) -> None:
         """Entries that are to be leased again, before all others."""
+        # Sorted, and not as they came: a master that takes over finds them in the records, without
+        # that sequence.
         self._back = EntryQueue(sorted([*self._back, *numbers]))
 
     def remove(self, number: int) -> None:

@@ -119,11 +119,13 @@ class RotationSchedule(Schedule):
                 break
             opened = chunks.at(chunk)
             parts = opened.parts or self._parts_now()
-            if opened.unencoded:
+            if opened.unencoded:  # its rows are not known yet, nor those of any later chunk
                 break
             if chunk != chunks.first and not self._runs_beside(chunk, parts):
                 break
             owners, part_of_node = self._owners, self._own.get(node, parts)
+            # Where parts have sizes, one is meant for this worker: as large as the worker is fast.
+            # Where they are alike it may have any that is free, below.
             if part_of_node >= parts and (
                 opened.sizes or (not opened.parts and self._sizes_now(parts))
             ):
@@ -156,6 +158,7 @@ class RotationSchedule(Schedule):
             return False
         if chunk == self.chunks.first:
             return True
+        # The same part of the chunk before has the same input rows.
         before = self.chunks.numbers.number(chunk - 1, part)
         return self.records.is_done(before) or self.records.holder(before) == node
 
@@ -169,7 +172,7 @@ class RotationSchedule(Schedule):
             parts = self._parts_now()
             sizes, owners = self._sizes_now(parts), self._owners_of(parts)
             chunks.cut(chunk, parts, sizes)
-            if sizes:
+            if sizes:  # they were made for these owners, so no other worker may come first
                 self._owners = owners
                 self._own = {owner: part for part, owner in owners.items()}
         self.checkouts.begin(number)
