@@ -15,6 +15,7 @@ from snailps.master.departures import Departures
 from snailps.master.effects import Broken
 from snailps.master.job.controller import JobController
 from snailps.master.job.ended_jobs import MASTER_DIED
+from snailps.master.leases.adoption import learn_cuts
 from snailps.master.lifecycle import Lifecycle
 from snailps.master.membership import Membership
 from snailps.master.phases import JobPhase, Stay
@@ -59,8 +60,10 @@ class Resumption:
         back = [member for member in here if member.resume_state]
         # Cuts first, of all workers: what one has done in a chunk is meaningless without its cut,
         # which another one may have.
-        for member in back:
-            self._out.contain(member.peer, partial(self._job_controller.leases.learn_cuts, member))
+        job = self._job_controller.job
+        if job is not None and job.pass_:
+            for member in back:
+                self._out.contain(member.peer, partial(learn_cuts, self._out, job, member))
         # Then leases, before any loss is judged: a loss releases blocks, and one that a worker
         # still holds, but has not reported, would go to another.
         for member in here:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from snailps.master.effects import Outbox
 from snailps.master.job.present import PresentJob
+from snailps.master.leases.adoption import adopt
 from snailps.master.leases.service import LeaseService
 from snailps.master.member import Member
 from snailps.master.membership import Membership
@@ -23,14 +24,14 @@ class Handout:
 
     def start(self, member: Member) -> None:
         """Give a worker that joined the job, at the next `report`."""
-        self._leases.number_changed()
+        self._leases.notes.number_changed()
         self._starting[member] = None
 
     def report(self, now: float) -> None:
         """Report a changed number of workers to all, and the job to new ones. Called at the end of
         a turn of the loop: however many workers join in it, the others get one message."""
         coming, self._starting = self._starting, {}
-        self._leases.report(but=coming)
+        self._leases.notes.report(self._present.job, but=coming)
         workers = len(self._members.joined("worker")) if coming else 0
         for member in list(coming):
             if self._members.all.get(member.number) is member:
@@ -60,6 +61,6 @@ class Handout:
         if job is None or not job.pass_:
             return
         if member.resume_state["started"]:
-            self._leases.came_back(member, now)
+            adopt(self._out, job, member, now)
         else:
             self.start(member)

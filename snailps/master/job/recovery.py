@@ -5,7 +5,7 @@
 Replays the journal through the live code path: there is no second implementation that could
 differ. Orders to servers that the lost master may not have given to all are repeated; each is
 idempotent. What the journal cannot have, leases and results reported since, workers report when
-they come back (`LeaseService.came_back`), and nothing is leased before that.
+they come back (`leases/adoption.py`), and nothing is leased before that.
 
 The sequence in `_train` matters: state, facts since, members that are gone, clocks, the round, and
 the fences last, so that they are given for everything that was replayed.
@@ -32,7 +32,8 @@ from snailps.master.job.state import JobState, decode, unpack
 from snailps.master.job.survey_phase import SurveyPhase
 from snailps.master.job.training_phase import TrainingPhase
 from snailps.master.job.training_plan import plan_of
-from snailps.master.leases.service import UNDECIDED, LeaseService
+from snailps.master.leases.adoption import UNDECIDED
+from snailps.master.leases.service import LeaseService
 from snailps.master.membership import Membership
 from snailps.master.replication.shard_orders import ShardOrders
 from snailps.node.status import EVENT_REPORTED

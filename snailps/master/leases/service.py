@@ -2,7 +2,7 @@
 
     Lease -> waits here -> answer -> Leased      Done, Durable, Finished -> Job, journal, schedule
     CheckOut -> waits here -> CheckedOut             CheckIn -> Job, schedule
-    a worker leaves, is lost, comes back -> its blocks go to others, or stay its own
+    a worker leaves, or is lost -> its blocks go to others       comes back: `adoption.py`
 
 Owns the calls of workers that wait for a block or an output partition, and names what they wait
 for; `late_workers.py` decides how long one is waited for at the end. Must not know the phase of the
@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -27,13 +27,14 @@ from snailps.master.context import Context
 from snailps.master.effects import Broken
 from snailps.master.job.ended_jobs import EndedJobs
 from snailps.master.job.job import Job
-from snailps.master.job.record import JobRecord
 from snailps.master.job.survey import PART_BYTES, PART_BYTES_MAX, PartTurns
+from snailps.master.leases.adoption import note_cuts, note_done
 from snailps.master.leases.late_workers import LateWorkers
 from snailps.master.leases.parts import NO_MORE, NO_PART
 from snailps.master.leases.schedule import Schedule
 from snailps.master.leases.survey_parts import SurveyParts
 from snailps.master.leases.waits import MASTER, Wait
+from snailps.master.leases.worker_notes import WorkerNotes
 from snailps.master.lifecycle import Lifecycle
 from snailps.master.member import Expel, Member
 from snailps.master.membership import Membership
@@ -49,11 +50,6 @@ NAMES_S = 0.2
 """Least seconds between two updates of what workers wait for."""
 ANSWERS_MAX = 256
 """Waiting workers examined in one turn, some milliseconds; the next turn continues there."""
-
-UNDECIDED = (
-    "partition %d is reported as done, but how its chunk was cut is unknown: the journal has lost "
-    "that, as in a power cut. The partition is trained once more"
-)
 
 Call = tuple[Member, str, int]
 """A worker that asks for a block, the pass that it asks for, and the number to answer."""
@@ -83,8 +79,7 @@ class LeaseService:
         # Workers that wait for an output partition: member, number of its lease, the call.
         self._checking_out: list[tuple[Member, int, int]] = []
         self._hand_outs_due = False  # these were not examined, as a lost worker is being fenced
-        self._sent_clock = -1  # the slowest clock, as workers know it
-        self._number_changed = False  # of workers, since the last `report`
+        self.notes = WorkerNotes(context.out, members)
         self.clocks_noted = False
         """The journal has noted that all shards stood at the first clock of the training."""
         self._name_at = 0.0
@@ -171,7 +166,7 @@ class LeaseService:
         rounds = schedule.rounds
         void = rounds is not None and rounds.is_void(message.number)
         if job.done(message, member.number, now):
-            self._note_done(message, member)
+            note_done(self._out, message, member)
         elif not void and not member.resume_state:
             # (A worker of an earlier master may repeat a report that the journal has already.)
             raise ClusterError(f"block {message.number} is not leased to {member.name}")
@@ -295,10 +290,6 @@ class LeaseService:
             schedule.release(member.number)  # the worker has left meanwhile: `failed` gave it these
             self.answer(now)
 
-    def _note_done(self, message: messages.Done, member: Member) -> None:
-        if message.pass_ == "train":
-            self._out.journal("done", {"node": member.number, **message.result()})
-
     def fetch(self, member: Member, message: messages.Fetch, call: int, now: float) -> None:
         """Send a block's bytes to a worker that cannot open its path; read beside the loop."""
         job, schedule = self.running()
@@ -334,69 +325,7 @@ class LeaseService:
             self.job.withdraw_checkouts()
             self.answer(now)
 
-    def _note_cuts(self, schedule: Schedule) -> None:
-        """Note how chunks were cut since the last call. Before the lease that follows from it is
-        sent: a partition is meaningless to a master that does not know the cut."""
-        for chunk, parts, sizes in schedule.chunks.decided() if schedule.chunks else ():
-            self._out.journal("chunk", {"chunk": chunk, "parts": parts, "sizes": sizes})
-
     # --- who comes and goes --------------------------------------------------------------------
-
-    def learn_cuts(self, member: Member) -> None:
-        """Learn from a worker that came back how the chunks of its partitions are cut, and note it.
-
-        Done for all workers before anything else of any: where a power cut took the fact from the
-        journal, there is no place to record what the others have done in these chunks.
-        """
-        job = self.job
-        if job is not None and job.pass_:
-            self._claim(job.schedule, member, ())
-            self._note_cuts(job.schedule)
-
-    def _claim(self, schedule: Schedule, member: Member, held: Iterable[int]) -> None:
-        """Lease to a worker of an earlier master the blocks that it reports to hold, and adopt its
-        checkouts. What another worker has by now stays there."""
-        node, partitions = member.number, member.resume_state.get("partitions", ())
-        if schedule.chunks is not None:
-            schedule.chunks.learn(partitions)
-        for number in held:
-            schedule.claim(number, node)
-        if schedule.checkouts is not None:
-            schedule.checkouts.adopt(node, partitions)
-
-    def came_back(self, member: Member, now: float) -> None:
-        """A worker of an earlier master comes back: adopt what it has leased and reported.
-
-        Results come first, then what is durable, then leases: a block that is done must not be
-        leased again, and a block that it still holds cannot be durable.
-        """
-        job, resume_state = self.job, member.resume_state
-        if job is None:
-            return
-        node = member.number
-        member.resumed(job.pass_)
-        if job.pass_ == "train":
-            for fields in resume_state["reported"]:
-                done = messages.Done.of_result(fields)
-                if JobRecord(job).replay(done, node, now):
-                    self._note_done(done, member)
-                elif (chunks := job.schedule.chunks) and chunks.is_undecided(done.number):
-                    log.warning(UNDECIDED, done.number)
-            # A block that it holds may be noted as done: the lost master noted the result, and died
-            # before it answered. Its pushes are complete, but not all acknowledged.
-            held = [number for pass_, number in resume_state["held"] if pass_ == "train"]
-            but = sorted({*resume_state["not_durable"], *held})
-            job.schedule.records.make_all_durable(node, but)
-            self._out.journal("durable_all", {"node": node, "but": but})
-        if resume_state["finished"] is not None:
-            member.part_ended(resume_state["finished"])
-            return
-        schedule = job.schedule
-        if job.pass_ == "train":  # the journal may have lost that it got the job
-            self._out.journal("join", {"node": node})
-            schedule.join(node)
-        held = [number for pass_, number in resume_state["held"] if pass_ == job.pass_]
-        self._claim(schedule, member, held)
 
     def all_back(self, job: Job, now: float) -> None:
         """All members are back or given up: repeat what the lost master may not have sent.
@@ -406,8 +335,8 @@ class LeaseService:
         """
         self.answer(now)
         if job.schedule.clocks is not None:
-            self.send_workers(messages.CameBack())
-        self._sent_clock = -1
+            self.notes.send(messages.CameBack())
+        self.notes.repeat()
 
     def leaving(self, member: Member, now: float) -> None:
         """Give a worker that leaves nothing more; it finishes the block that it trains, and what it
@@ -428,7 +357,7 @@ class LeaseService:
         job = self.job
         if job is None or not job.pass_:
             return 0
-        self.number_changed()
+        self.notes.number_changed()
         self._refused.pop(member.number, None)
         self._end_turn(member)
         self._out.journal("retire", {"node": member.number})
@@ -439,7 +368,7 @@ class LeaseService:
         self.answer(now)
         if numbers and job.schedule.clocks is not None:
             # All may hold later clocks only, and would wait for one that nobody trains.
-            self.send_workers(messages.CameBack())
+            self.notes.send(messages.CameBack())
         return len(numbers)
 
     def last_of(self, member: Member) -> Step | None:
@@ -576,9 +505,9 @@ class LeaseService:
             if schedule.clocks is not None and not self.clocks_noted:
                 self.clocks_noted = True
                 self._out.journal("clocks", {})
-            self._note_cuts(schedule)
+            note_cuts(self._out, schedule)
             # The lease itself is not noted: whoever holds it reports it to the next master
-            # (`came_back`), so a fact for each would only make the journal longer.
+            # (`adoption.py`), so a fact for each would only make the journal longer.
             member.leased(pass_, now)
             self._out.reply(call, lease)
         elif sends or not (current and member.takes_blocks) or schedule.over or schedule.drops:
@@ -627,34 +556,3 @@ class LeaseService:
                     member.wait_for(str(wait), now)
         for member in workers:
             member.log_wait(now)
-
-    def send_workers(self, message: messages.Message) -> None:
-        for member in self._members.joined("worker"):
-            self._out.send(member.peer, message)
-
-    def number_changed(self) -> None:
-        """The number of workers changed: the next `report` sends it, except with clocks."""
-        self._number_changed = True
-
-    def report(self, but: Container[Member] = ()) -> None:
-        """Report to workers their number and the slowest clock, where these have changed. Once in a
-        turn of the loop: with a thousand workers that join, a note to all for each is a million."""
-        job, changed = self.job, self._number_changed
-        self._number_changed = False
-        if job is None or not job.pass_:
-            return
-        if changed and not job.model.clocked:
-            workers = self._members.joined("worker")
-            note = messages.Workers(job.as_counted(len(workers)))
-            for member in workers:
-                if member not in but:
-                    self._out.send(member.peer, note)
-        pace = job.schedule.pace
-        if pace is not None and pace.is_bound:
-            clock, node = pace.slowest()
-            if clock != self._sent_clock:
-                self._sent_clock = clock
-                slowest = messages.Slowest(clock, node)
-                for member in self._members.joined("worker"):
-                    if not member.finished:
-                        self._out.send(member.peer, slowest)
