@@ -23,6 +23,7 @@ from snailps.node.phrases import (
     EARLY_ENDS,
     WHOLE_ENDS,
     Mood,
+    few_words,
     lasts,
     left_out,
     not_done,
@@ -421,6 +422,7 @@ def ending_of(
         ("chosen", [", ".join(f"{name} {v:.3g}" for name, v in figures.get("chosen", {}).items())]),
         ("loss", [] if why else _loss(figures)),
         ("validation", _validation(figures)),
+        ("few words", _few_words(figures)),
         ("vocabulary", [counted(words, "word") if words else ""]),
         ("quality", _quality(figures)),
         ("reliability", _reliability(figures.get("test"))),
@@ -450,6 +452,11 @@ def _trained(figures: Mapping[str, Any], unit: str) -> list[str]:
         return []
     text = f"{counted(figures[unit], unit[:-1])} in {short_seconds_text(figures['train_s'])}"
     return [f"{text}, {speed:,.0f} {unit}/s"]
+
+
+def _few_words(figures: Mapping[str, Any]) -> list[str]:
+    text = few_words(figures)
+    return [f"{text}: train more, as --set epochs={figures['wants_epochs']}"] if text else []
 
 
 def _workers(figures: Mapping[str, Any]) -> list[str]:

@@ -9,19 +9,20 @@ Owns parameters and conventions.  `models.word_vectors` trains; `vectors` answer
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import IO, Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from snailps.data.elements import a_kind, native, whole
-from snailps.errors import DataError, ModelFileError, ParameterError
+from snailps.errors import DataError, ModelFileError, ParameterError, convergence_warning
 from snailps.estimators.base import Data
 from snailps.estimators.corpus import lines_of
 from snailps.estimators.text_base import OF_TEXT, TextEstimator
 from snailps.files.extras import optional_module
 from snailps.models.word_vectors.settings import WordVectorSettings
+from snailps.node.phrases import few_words
 from snailps.vectors.fasttext_bin import read_bin
 from snailps.vectors.query import Vectors
 
@@ -104,6 +105,12 @@ class WordEstimator(TextEstimator):
         `min_count` times in X; occurrences in earlier calls do not count.
         """
         return self._learn(Data(X, column=column, continues=True), epochs)
+
+    def _remarks_on(self, figures: Mapping[str, Any]) -> Iterator[str | Warning]:
+        yield from super()._remarks_on(figures)
+        if text := few_words(figures):
+            advice = f"train more (epochs={figures['wants_epochs']})"
+            yield convergence_warning(f"{type(self).__name__}: {text}: {advice}")
 
     @property
     def wv(self) -> Vectors:

@@ -126,6 +126,13 @@ def not_done(figures: Mapping[str, Any]) -> list[str]:
     ]
 
 
+def few_words(figures: Mapping[str, Any]) -> str:
+    """Why word vectors are of no use yet, where few words were trained; else empty."""
+    if not figures.get("wants_epochs") or figures.get("ended_by") != "epochs":
+        return ""
+    return f"after {figures['words']:,} words in all epochs vectors of unlike words are still alike"
+
+
 def untested(figures: Mapping[str, Any]) -> str:
     """Why there are no figures of the lines of a test of names; empty if there are some."""
     if figures.keys() - {"unknown", "seen", "held_out"}:

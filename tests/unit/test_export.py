@@ -200,3 +200,29 @@ def test_cancelled_export_ends_at_its_next_piece_and_leaves_no_file(tmp_path):
     assert [each.name for each in tmp_path.iterdir()] == ["out.npz"]
     assert told.verdict() == "nothing was saved"
     assert results.exporting.verdict() == f"saved {tmp_path / 'out.npz'}, and nothing else"
+
+
+# --- few words ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("count", "settings", "epochs"),
+    [
+        (200_000, {"epochs": 5}, 50),
+        (200_000, {"epochs": 24}, 50),
+        (200_000, {"epochs": 25}, None),
+        (2_000_000, {"epochs": 1}, 5),
+        (200_000, {"epochs": 5, "continue_from": "earlier.bin"}, None),
+    ],
+)
+def test_epochs_that_train_enough_words_are_named_where_few_were_trained(
+    tmp_path, count, settings, epochs
+):
+    counts = np.array([count - 50_000, 50_000])
+    summary = Vocabulary(PackedWords.of([b"a", b"b"]), counts, count).to_bytes()
+    named = WordVectorSettings(
+        dim=2, maxn=0, formats=("npz",), output=str(tmp_path / "out"), **settings
+    )
+    tables = Table("input", 2), Table("output", 2)
+    figures = write_files(results_of(named, Made(), *tables, summary=summary))
+    assert figures.get("wants_epochs") == epochs

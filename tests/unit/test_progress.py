@@ -6,6 +6,7 @@ import re
 import pytest
 from rich.console import Console
 
+import snailps
 from snailps.cli import printing, progress, view
 from snailps.cli.figures import count_text, seconds_text, size_text, sparkline
 from snailps.cli.printing import end_lines, end_picture
@@ -240,6 +241,18 @@ def test_end_names_files_figures_and_the_next_command():
         "time: 5.4 s in all: counting 0.2 s, training 4.6 s, saving 0.3 s",
         "next: snailps nn no/x.bin WORD",
     ]
+
+
+def test_end_says_that_few_words_were_trained_unless_the_user_ended_it():
+    figures = FIGURES | {"wants_epochs": 12}
+    words = "after 4,200,000 words in all epochs vectors of unlike words are still alike"
+    line = f"few words: {words}: train more, as --set epochs=12"
+    assert line in end_lines(ending_of(figures, job="fasttext"))
+    figures["ended_by"] = "interrupt"
+    assert "few words" not in "".join(end_lines(ending_of(figures, job="fasttext")))
+    (warning,) = snailps.FastText()._remarks_on(FIGURES | {"wants_epochs": 12})
+    assert isinstance(warning, snailps.ConvergenceWarning)
+    assert str(warning) == f"FastText: {words}: train more (epochs=12)"
 
 
 def test_end_says_that_the_loss_has_stopped_falling_or_has_not():

@@ -43,6 +43,10 @@ VEC_WORD_BYTES = 2
 """The blank after a word, or after its last number, and the end of the line."""
 VEC_NUMBER_BYTES = 8.0, 0.47
 """Bytes of a number of a `.vec` with its blank: for dim 1, and for each power of ten of dim."""
+FEW_WORDS, ENOUGH_WORDS = 5_000_000, 10_000_000
+"""Words trained, over all epochs: with fewer, vectors begin to differ only.  Mean cosine of two
+frequent words of 208,000 and 135,000 words of text: .53 to 1.0 after 1 M words, .13 to .63 after 3
+to 4 M, .05 to .13 after 8 M and more."""
 NPZ_HEAD_BYTES = 753
 NPZ_FORM_BYTES = 250
 """Bytes of the array of a normal form besides its letters."""
@@ -74,7 +78,18 @@ def write_files(results: Results) -> Mapping[str, Any]:
             write_model(results, path, vocabulary, vocabulary, buckets, s, keys, loss=loss, **own)
         files.append(path)
         progress.wrote(path)
-    return {"files": files, "vocabulary": len(words)}
+    return {"files": files, "vocabulary": len(words), **_few(s, vocabulary)}
+
+
+def _few(s: WordVectorSettings, vocabulary: Vocabulary) -> dict[str, int]:
+    """Return with how many epochs enough words would be trained, if they are few.
+
+    Nothing if a model goes on, whose earlier words are not known here.
+    """
+    in_text = int(vocabulary.counts.sum())
+    if s.continue_from or not 0 < in_text * s.epochs < FEW_WORDS:
+        return {}
+    return {"wants_epochs": math.ceil(ENOUGH_WORDS / in_text)}
 
 
 def file_sizes(s: WordVectorSettings, vocabulary: Vocabulary) -> dict[str, int]:
