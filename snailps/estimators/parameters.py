@@ -14,9 +14,20 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Literal
 
-from snailps.config import CHECKPOINT_SETTINGS, JobSettings, RawConfig, Setting, settings_of
+from snailps.config import (
+    CHECKPOINT_SETTINGS,
+    CheckpointSettings,
+    JobSettings,
+    MasterSettings,
+    RawConfig,
+    ServerSettings,
+    Setting,
+    WorkerSettings,
+    settings_of,
+)
 from snailps.errors import ConfigError, ParameterError, near_name
 
+_ROLES = CheckpointSettings, MasterSettings, ServerSettings, WorkerSettings
 _OF_THE_JOB = {"worker_class", "assign", "scratch_bytes", *CHECKPOINT_SETTINGS}
 _UNITS = {"path", "paths", "column"}
 _TYPES: dict[str, Any] = {
@@ -43,6 +54,12 @@ _ELSEWHERE = {
 """Our names for the parameters of other libraries (in lower case), for hints in errors."""
 _NOT_LR = {"alpha": "l2", "c": "l2"}
 """Names that mean a penalty in models with `l2`: scikit-learn's alpha, and C, its inverse."""
+
+_OF_CALLS = {
+    "input": "fit(X)", "train": "fit(X)", "output": "save(path)", "formats": "save(path)",
+    "continue_from": "load(path), then partial_fit(X)",
+}  # fmt: skip
+"""Settings of commands that methods take here."""
 
 OWN: Mapping[str, tuple[Any, Any]] = MappingProxyType(
     {
@@ -109,6 +126,15 @@ class EstimatorParameters:
             meant = _NOT_LR.get(small, meant)
         if meant not in known and (meant or small) == "factors":  # a matrix factorisation says dim
             meant = "dim"
+        if name in _OF_CALLS:
+            return ParameterError(
+                f"{who}: unknown parameter {name!r}; give it to {_OF_CALLS[name]}"
+            )
+        if name == "servers" or any(name in settings_of(role) for role in _ROLES):
+            return ParameterError(
+                f"{who}: unknown parameter {name!r}; it is a cluster's: with "
+                f"snailps.local_cluster({name}=...) as cluster, then cluster=cluster"
+            )
         near = meant if meant in known else near_name(small, known)
         hint = f"did you mean {near!r}?" if near else f"it has {', '.join(known)}"
         if near == "l2" and small == "c":

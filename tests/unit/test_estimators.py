@@ -65,7 +65,7 @@ def test_signature_has_all_parameters_by_keyword():
     [
         ("dmi", "dim"), ("vector_size", "dim"), ("learning_rate", "lr"), ("epoch", "epochs"),
         ("minCount", "min_count"), ("wordNgrams", ""), ("random_state", "seed"),
-        ("n_jobs", "workers"), ("output", ""),
+        ("n_jobs", "workers"), ("qqqqqq", ""),
     ],
 )  # fmt: skip
 def test_unknown_parameter_is_refused_with_the_one_that_is_meant(name, meant):
@@ -77,6 +77,20 @@ def test_unknown_parameter_is_refused_with_the_one_that_is_meant(name, meant):
             make()
         assert isinstance(caught.value, (TypeError, ValueError))
         assert isinstance(caught.value, snailps.SnailError)
+
+
+@pytest.mark.parametrize(
+    ("name", "where"),
+    [
+        ("output", r"give it to save\(path\)"), ("input", r"give it to fit\(X\)"),
+        ("continue_from", r"give it to load\(path\), then partial_fit\(X\)"),
+        *((name, rf"it is a cluster's: with snailps.local_cluster\({name}=...\) as cluster")
+          for name in ("threads", "servers", "shard_num", "checkpoint_dir")),
+    ],
+)  # fmt: skip
+def test_setting_that_is_no_parameter_is_refused_with_where_it_is_given(name, where):
+    with pytest.raises(ParameterError, match=rf"^FastText: unknown parameter '{name}'; {where}"):
+        snailps.FastText(**{name: 3})
 
 
 @pytest.mark.parametrize(
