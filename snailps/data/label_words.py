@@ -8,7 +8,7 @@ Must not know lines, nor the prefix that a setting chooses.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Container, Iterable, Sequence
 
 from snailps.data.vocabulary import LABEL_PREFIX
 from snailps.errors import near_name
@@ -16,6 +16,7 @@ from snailps.errors import near_name
 _ODD = re.compile(r"[%\s\0]")
 _QUOTED = re.compile(r"%([0-9A-F]{2,6})%")
 _EMPTY = "%%"
+_WEIGHT = re.compile(rb":[0-9.][0-9.eE+-]*$")
 SHOWN = 5
 """Labels that an error names."""
 
@@ -54,3 +55,15 @@ def prefix_of(labels: Sequence[bytes]) -> bytes:
         size += 1
     common = first[:size]
     return LABEL_PREFIX if common.startswith(LABEL_PREFIX) else common
+
+
+def like_weights(words: Iterable[bytes], labels: Container[bytes], prefix: bytes) -> list[bytes]:
+    """Return the labels that would be weights if `soft_labels` were set: without their ends they
+    are a label, or the prefix alone, which is the weight of a line."""
+    weights = []
+    for word in words:
+        if b":" in word and word.startswith(prefix):
+            label = _WEIGHT.sub(b"", word)
+            if label != word and (label in labels or label == prefix):
+                weights.append(word)
+    return weights

@@ -42,7 +42,12 @@ from snailps.vectors.fasttext_bin import BinModel
 from snailps.vectors.files import open_bin
 from snailps.vectors.label_prediction import LabelModel
 from snailps.vectors.label_scores import Bins, LabelThreshold, check_finite, labelled
-from snailps.vectors.labelled_lines import LabelledLines, labelled_lines, weights_hint
+from snailps.vectors.labelled_lines import (
+    LabelledLines,
+    labelled_lines,
+    warn_of_weights,
+    weights_hint,
+)
 from snailps.vectors.words import to_text
 
 log = logging.getLogger(__name__)
@@ -230,6 +235,7 @@ def calibrate_on(
             f"{shown_bytes(plain.labels[0])}"
             f"{weights_hint(lines)}"
         )
+    warn_of_weights(lines)
     fitted = sample.calibration() if sample.is_enough else Calibration()
     errors = [sample.error(by) for by in (Calibration(), fitted)]
     if not sample.is_enough:

@@ -39,7 +39,7 @@ from snailps.vectors.label_scores import (
     Ranking,
     scores_of,
 )
-from snailps.vectors.labelled_lines import labelled_lines, weights_hint
+from snailps.vectors.labelled_lines import labelled_lines, warn_of_weights, weights_hint
 from snailps.vectors.labelling import labelling_of
 from snailps.vectors.quantised import QuantisedRows
 from snailps.vectors.query import Vectors
@@ -852,14 +852,16 @@ def evaluate_labels(
         ranking=ranking or recall is not None,
         recall=recall,
     )
-    hint = weights_hint(lines) if scores.skipped else ""
+    hint = weights_hint(lines)
     if scores.lines == 0:
         raise DataError(
             f"{lines.where}: none of its {scores.skipped:,} lines has both a label and a word that "
             f"the model knows; its labels look like {shown_bytes(model.labels[0])}{hint}"
         )
-    if hint:
+    if hint and scores.skipped:
         log.warning("%s: %s lines are left out%s", lines.where, f"{scores.skipped:,}", hint)
+    else:
+        warn_of_weights(lines)
     return scores
 
 

@@ -9,15 +9,15 @@ a prefix means the same to all.  Must not know what is done with the lines.
 
 from __future__ import annotations
 
+import logging
 import os
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from snailps.data.elements import a_kind, elements_of, whole
-from snailps.data.label_words import prefix_of
+from snailps.data.label_words import like_weights, prefix_of
 from snailps.data.spool import Spooled, spool_text
 from snailps.data.vocabulary import LABEL_PREFIX
 from snailps.dataclass import dataclass, field
@@ -27,10 +27,11 @@ from snailps.files.reading import Reading
 from snailps.files.unpacking import read_errors
 from snailps.vectors.words import to_text
 
+log = logging.getLogger(__name__)
+
 M = TypeVar("M", bound="Reads")
 HEAD_BYTES = 1 << 16
 """Bytes in which labels with weights are looked for."""
-_WEIGHT = re.compile(rb":[0-9][0-9.eE+-]*$")
 
 
 class Reads(Protocol):
@@ -210,12 +211,16 @@ def weights_hint(lines: LabelledLines) -> str:
     if lines.are_soft:
         return ""
     labels = {*lines.model.labels}
-    for word in b"".join(lines.heads).split():
-        if word.startswith(lines.model.prefix) and word not in labels:
-            label = _WEIGHT.sub(b"", word)
-            if label != word and (label in labels or label == lines.model.prefix):
-                return (
-                    f". {shown_bytes(word)} looks like a label with a weight: weights are read "
-                    "with soft_labels (--soft-labels)"
-                )
+    unknown = (word for word in b"".join(lines.heads).split() if word not in labels)
+    for word in like_weights(unknown, labels, lines.model.prefix):
+        return (
+            f". {shown_bytes(word)} looks like a label with a weight: weights are read with "
+            "soft_labels (--soft-labels)"
+        )
     return ""
+
+
+def warn_of_weights(lines: LabelledLines) -> None:
+    """Warn if lines that have been read have weights, which nobody asked to read."""
+    if hint := weights_hint(lines):
+        log.warning("%s: all its lines count 1%s", lines.where, hint)

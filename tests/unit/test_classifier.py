@@ -592,6 +592,24 @@ def test_text_of_one_label_is_not_gone_over_hundreds_of_times_and_says_so(tmp_pa
     )
 
 
+@pytest.mark.parametrize(
+    ("labels", "settings", "warned"),
+    [
+        (["a", "b", ":2", "a:.75", "b:1"], {}, "3 of 5 labels look like weights, such as"),
+        (["a", "b", "c:80", "a:b"], {}, ""),  # ports, and no number
+        (["a", "b", "a:1"], {"column": "t", "label_column": "l"}, ""),
+        (["a", "b", "a:1"], {"soft_labels": True}, ""),
+    ],
+)
+def test_labels_that_look_like_weights_are_warned_of(caplog, labels, settings, warned):
+    s = replace(SMALL, **settings)
+    surveyor, part = Classifier.surveyor(s), Classifier(s).survey_part()
+    part.add(block_of("".join(f"__label__{label} word\n" for label in labels).encode()))
+    surveyor.add(part.take())
+    surveyor.result()
+    assert (warned in caplog.text) if warned else (not caplog.records)
+
+
 # --- normal form -------------------------------------------------------------------------------
 
 

@@ -10,6 +10,7 @@ import snailps.fasttext
 from snailps.data.vocabulary import Vocabulary
 from snailps.errors import DataError, ModelFileError
 from snailps.models.classifier.held_out import Scored, figures_of
+from snailps.models.classifier.retraining import Retraining, retrained
 from snailps.models.classifier.settings import ClassifierSettings
 from snailps.vectors.calibration import path_beside
 from snailps.vectors.fasttext_bin import BinHeader, read_bin, write_bin
@@ -166,6 +167,27 @@ def test_long_prefix_is_not_kept_and_the_file_stays_readable(tmp_path):
     row = np.ones((1, 2), np.float32)
     write_bin(tmp_path / "m.bin", header, [b"up"], [1], [row], [row], [b"x" * 300], [1])
     assert read_bin(tmp_path / "m.bin").header.prefix == 0
+
+
+@pytest.mark.parametrize("door", ["test", "calibrate", "retrain"])
+def test_weights_that_are_not_read_are_warned_of_where_no_line_is_left_out(tmp_path, caplog, door):
+    """Each line has a label of the model beside its weight, or both were left out."""
+    path = write_model(tmp_path / "m.bin")
+    lines = ["__label__:5 __label__a up", "__label__b down", "__label__:0.5 __label__a down"]
+
+    def read(lines):
+        if door == "test":
+            evaluate_labels(LabelModel(path), lines)
+        elif door == "calibrate":
+            calibrate_of(path)(lines)
+        else:
+            text = labelled_lines(LabelModel(path), lines)
+            retrained(read_bin(path), Retraining(text, 1, 0.1))
+
+    read(lines[1:2])
+    assert "weight" not in caplog.text
+    read(lines)
+    assert "all its lines count 1. '__label__:5' looks like a label with a weight" in caplog.text
 
 
 def test_lines_with_weights_that_are_not_read_are_left_out_with_a_word(tmp_path, caplog):

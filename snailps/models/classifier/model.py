@@ -32,6 +32,7 @@ from snailps.config.consistency import steps_of
 from snailps.data._key_numbering import WordNumbers, renumber
 from snailps.data._labelled import Lines, without_weights
 from snailps.data._text import WordCounter
+from snailps.data.label_words import like_weights
 from snailps.data.vocabulary import Vocabulary
 from snailps.errors import DataError, shown_bytes
 from snailps.files.input_files import InputFiles
@@ -168,6 +169,19 @@ def surveyor_of(settings: ClassifierSettings, summarize: Callable[..., bytes]) -
     return WeighedSurveyor(summarize) if settings.sums_labels else WordSurveyor(summarize)
 
 
+def _warn_of_weights(s: ClassifierSettings, labels: Vocabulary) -> None:
+    """Warn of labels that were probably meant as weights. Labels of a column have none."""
+    if s.has_weights or s.label_column:
+        return
+    known = {*labels.words}
+    if weights := like_weights(known, known, s.label.encode()):
+        log.warning(
+            "%d of %d labels look like weights, such as %s: soft_labels: true (--soft-labels true) "
+            "reads them as weights of labels and lines; they are labels now",
+            len(weights), len(known), shown_bytes(min(weights)),
+        )  # fmt: skip
+
+
 def _say_how_to_shrink(s: ClassifierSettings, summary: bytes) -> None:
     """Log what a large model file consists of, and the settings that make it smaller."""
 
@@ -271,6 +285,7 @@ class Classifier(TextModel, Adopted, Reported):
                 shown_bytes(labels.words[0]),
                 ", or lower min_count_label" * (s.min_count_label > 1),
             )
+        _warn_of_weights(s, labels)
         summary = pack_summary(words, labels)
         if s.continue_from and s.loss == "ns":
             summary = with_counts(summary, labels.counts_in(counter))

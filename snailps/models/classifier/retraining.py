@@ -37,7 +37,7 @@ from snailps.models.classifier.outputs import output_rows
 from snailps.models.classifier.weights import weighed
 from snailps.vectors.fasttext_bin import BinModel
 from snailps.vectors.label_prediction import line_reader
-from snailps.vectors.labelled_lines import LabelledLines
+from snailps.vectors.labelled_lines import LabelledLines, warn_of_weights
 
 FEATURES_MAX = 1 << 28
 """Features of the lines that are in memory at a time, of 4 bytes each."""
@@ -118,6 +118,7 @@ def retrained(model: BinModel, training: Retraining) -> BinModel:
             f"{given.where}: no line has both a label of the model, such as "
             f"{model.labels[0].decode(errors='replace')}, and a word that it knows"
         )
+    warn_of_weights(given)
     if not all(np.isfinite(matrix).all() for matrix in rows):
         raise DataError(f"retrain: the training diverged at the rate {training.lr:g}: lower lr")
     of_words, of_labels = (matrix[:, : header.dim].copy() for matrix in rows)
