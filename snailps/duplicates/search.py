@@ -440,9 +440,9 @@ def similar_pages(
     asked = pairs.pages
     foreseen = set_bytes(words[np.searchsorted(paired, asked)])
     note(
-        f"{pages:,} texts: {len(asked):,} of them may be copies, in {len(page):,} pairs, which "
-        f"need about {human_bytes(needed)} of memory, and their 3-grams up to "
-        f"{human_bytes(foreseen)} of disk"
+        f"{pages:,} texts: {len(page):,} pairs of possible copies, which need about "
+        f"{human_bytes(needed)} of memory; the 3-grams of {len(asked):,} texts are compared, and "
+        f"need up to {human_bytes(foreseen)} of disk"
     )
     overlaps = compare(pairs, asked, foreseen)
     # In the order are the places as the numbers are.

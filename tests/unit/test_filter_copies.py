@@ -347,7 +347,7 @@ def test_room_is_foreseen_and_said(whole, tmp_path, monkeypatch):
     said = []
     keep(whole / "in", tmp_path / "out", begun=lambda job: setattr(job, "says", said.append))
     assert len(said) == 1
-    wanted = r"47 texts: \d+ of them .* in \d+ pairs.* about .* memory.* up to [\d.]+ kB of disk"
+    wanted = r"47 texts: \d+ pairs .* of memory; .* \d+ texts are .* up to [\d.]+ kB of disk"
     assert re.match(wanted, said[0]), said
     monkeypatch.setattr(search, "free_bytes", lambda folder: 1000)
     with pytest.raises(ConfigError, match=r"up to .* of disk, and .*\.snailps has .*--scratch"):
