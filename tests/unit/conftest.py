@@ -45,3 +45,10 @@ def make_job(tmp_path):
         "worker_class": COUNTER, "input": str(tmp_path / "in.txt"), "block_bytes": "50",
     }  # fmt: skip
     return make
+
+
+@pytest.fixture
+def float32_products(monkeypatch):
+    """Products of float32: what two ways of summing change in a last bit, a rounding to 16 bits
+    would change two hundred times as much."""
+    monkeypatch.setattr("snailps.kernels.narrow_pays", lambda: False)

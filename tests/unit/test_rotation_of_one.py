@@ -33,6 +33,8 @@ from snailps.models.word_vectors.plan import (
     keeps_all_rows,
 )
 
+pytestmark = pytest.mark.usefixtures("float32_products")
+
 SMALL = WordVectorSettings(dim=16, min_count=1, sample=0.0, bucket=500, window=3, maxn=0, epochs=1)
 KINDS = pytest.mark.parametrize(("model", "maxn"), [("skipgram", 0), ("skipgram", 3), ("cbow", 3)])
 
@@ -351,13 +353,21 @@ def test_rows_are_freed_behind_the_last_push_of_the_training() -> None:
 @pytest.mark.parametrize(
     ("name", "carry"), [(b"%06x", True), (b"http://www.example.com/%04d", False)]
 )
-def test_sums_of_bags_are_carried_unless_words_share_most_of_their_rows(name, carry):
-    settings = replace(SMALL, model="cbow", minn=3, maxn=6, bucket=100_000)
+def test_sums_of_bags_are_carried_and_steps_long_unless_words_share_most_rows(name, carry):
+    settings = replace(SMALL, model="cbow", minn=3, maxn=6, bucket=100_000, lr=0.0)
     counter = WordCounter()
     counter.count(b" ".join(name % (at * 7919 % 0xFFFFF) for at in range(300)))
     known = Vocabulary.from_counter(counter, 1)
     worker = MemoryWorker(settings, known, MemoryTables(settings, len(known)))
     assert worker.rotating.examples(np.arange(300, dtype=np.int32), 1).carry is carry
+    assert worker.rotating.first_rate == (0.1 if carry else 0.05)
+    for changed, rate in (
+        ({"lr": 0.3}, 0.3), ({"loss": "hs"}, 0.05), ({"model": "skipgram"}, 0.05),
+        ({"optimizer": "adagrad"}, 0.7), ({"maxn": 0}, 0.1),
+    ):  # fmt: skip
+        other = replace(settings, **changed)
+        worker = MemoryWorker(other, known, MemoryTables(other, len(known)))
+        assert worker.rotating.first_rate == rate
 
 
 def test_rows_that_the_same_words_have_are_counted_once_where_all_are_kept():

@@ -48,6 +48,8 @@ from snailps.models.word_vectors.cbow import gains_of_grams
 from snailps.models.word_vectors.contention import WordContention
 from snailps.models.word_vectors.examples import Windows
 
+pytestmark = pytest.mark.usefixtures("float32_products")
+
 SMALL = WordVectorSettings(dim=16, min_count=1, sample=0.0, bucket=500, window=3, maxn=0)
 
 SCANT = 1 << 20

@@ -35,6 +35,8 @@ from snailps.models.word_vectors.row_classes import (
 from snailps.vectors.fasttext_bin import read_bin
 from snailps.vectors.text_files import read_vec
 
+pytestmark = pytest.mark.usefixtures("float32_products")
+
 SETTINGS = WordVectorSettings(dim=8, minn=2, maxn=4, bucket=500)
 WORDS = [b"</s>", b"the", b"banana", b"cat", b"catalogue", b"\xc3\xbcber", b"dogcat", b"dogs"]
 

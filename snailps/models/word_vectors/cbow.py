@@ -30,6 +30,7 @@ from snailps.models.word_vectors.private_rows import (
     private_num,
 )
 from snailps.models.word_vectors.rotation import WordLease, WordPartition, WordSplit, WordTrainer
+from snailps.models.word_vectors.settings import LR
 
 Ints = NDArray[np.int32]
 
@@ -54,8 +55,9 @@ GRAM_TURNS_MAX, GRAM_TURN_TARGETS = 16, 200
 """`TURNS_MAX` and `TURN_TARGETS` with rows of n-grams, some of which are in every window."""
 LARGE_TURNS_MAX, LARGE_TURN_TARGETS = 64, 2_000
 """The same in checkouts that have so many targets for each of more turns."""
-CARRY_SHARED_MAX = 0.15
-"""Most `shared_rows` with which sums of bags are carried: meanwhile they lack others' steps."""
+SHARED_MAX = 0.15
+"""Most `shared_rows` with which sums of bags are carried, which meanwhile lack others' steps, and
+steps are as long as for words alone: addresses share .85, and diverge at that rate."""
 
 
 class CbowTrainer(WordTrainer):
@@ -66,13 +68,20 @@ class CbowTrainer(WordTrainer):
         return np.arange(len(self._vocabulary))
 
     @cached_property
-    def carry(self) -> bool:
-        """`Windows.carry`: whether words of this vocabulary share few rows."""
+    def shares_few(self) -> bool:
+        """Whether words of this vocabulary share few rows: for `Windows.carry` and the rate."""
         kept, bags = self.frequent(np.arange(len(self._vocabulary)))
-        return shared_rows(kept, bags.ptr, bags.rows, bags.weights) <= CARRY_SHARED_MAX
+        return shared_rows(kept, bags.ptr, bags.rows, bags.weights) <= SHARED_MAX
+
+    @property
+    def first_rate(self) -> float:
+        s = self.model.settings
+        if s.lr or s.optimizer == "adagrad" or self.shares_few:
+            return s.rate
+        return min(s.rate, LR)
 
     def examples(self, tokens: Ints, seed: int) -> Windows:
-        return Windows(tokens, None, tokens, self.carry)
+        return Windows(tokens, None, tokens, self.shares_few)
 
     def _sorted(self, block: Block, split: WordSplit) -> WordLease:
         """Read this partition's share of the chunk, and sort its targets."""
@@ -91,13 +100,13 @@ class CbowTrainer(WordTrainer):
         part = self._part_of(block, split, present, len(targets))
         rows, examples = (
             part.rows_of(part.place[present]),
-            Windows(part.place[ids], targets, ids[targets], self.carry),
+            Windows(part.place[ids], targets, ids[targets], self.shares_few),
         )
         sharing = self._sharing(block, part, rows, examples)
 
         def of_part(at: int) -> Windows:
             of_at = slice(int(bounds[at]), int(bounds[at + 1]))
-            return Windows(examples.tokens, targets[of_at], examples.words[of_at], self.carry)
+            return Windows(examples.tokens, targets[of_at], examples.words[of_at], self.shares_few)
 
         lease = WordLease(part, rows, words, bounds, sharing, split, of_part)
         if sharing is not None and sharing.held is not None:
@@ -136,7 +145,7 @@ class CbowTrainer(WordTrainer):
             curvature, turns = WINDOW_CURVATURE, min(TURNS_MAX, targets // TURN_TARGETS)
         turns = max(1, turns)
         begin, _ = block.progress
-        way = gains[rows] * (curvature * s.rate * (1.0 - begin))
+        way = gains[rows] * (curvature * self.rate(begin))
         apart = s.epochs * self._vocabulary.tokens / WORDS_A_STEP_APART
         apart = min(max(apart, STEPS_APART_MIN), STEPS_APART_MAX)
         apart *= BEGIN_APART + (END_APART - BEGIN_APART) * begin

@@ -328,7 +328,7 @@ class WordVectors(WordRows, Adopted, Rotated, Reported):
         return self.rotating.train(block) if block.part >= 0 else super().train(block)
 
     def rates(self, block: Block) -> Rates:
-        begin, end = (self.settings.rate * (1.0 - share) for share in block.progress)
+        begin, end = map(self.rotating.rate, block.progress)
         return begin, end
 
     def step(

@@ -317,8 +317,13 @@ class WordTrainer(RotationTrainer):
         s, rows = self.model.settings, part.inputs.local
         return train(self.sgd, s, examples, groups, rows, bags, outputs, targets, rates, seed)
 
+    @property
+    def first_rate(self) -> float:
+        """The initial rate: `lr`, with auto resolved for the words of this training."""
+        return self.model.settings.rate
+
     def rate(self, progress: float) -> float:
-        return self.model.settings.rate * (1.0 - progress)
+        return self.first_rate * (1.0 - progress)
 
     def figures(self, results: Sequence[Judged], finite: bool) -> Mapping[str, float]:
         return self.model.figures_of(results, finite)

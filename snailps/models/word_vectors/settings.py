@@ -25,6 +25,9 @@ from snailps.models.shared_settings import (
 )
 
 LR = 0.05
+CBOW_LR = 0.1
+"""A hidden vector of CBOW is the mean of many rows: at 0.05 it is undertrained by far, and at 0.2
+some texts diverge (docs/training.md).  Not so with a tree: the root is in each step."""
 ADAGRAD_LR, ADAGRAD_LR_SUBWORDS = 0.3, 0.7
 """Higher with subwords: their rows get many gradients, whose summed squares shorten steps."""
 ADAGRAD_EPS = 1.0
@@ -78,8 +81,9 @@ class WordVectorSettings(JobSettings):
     lr: float = setting(
         0.0,
         help=(
-            "Initial learning rate. It falls linearly to 0 over the job. `auto`: 0.05; with "
-            "`optimizer: adagrad` 0.3, or 0.7 with subwords."
+            "Initial learning rate. It falls linearly to 0 over the job. `auto`: 0.05, with "
+            "`model: cbow` 0.1 unless `loss: hs` or words share many n-grams; with `optimizer: "
+            "adagrad` 0.3, or 0.7 with subwords."
         ),
         when="Lower if the loss jumps.",
         low=1e-6,
@@ -196,7 +200,8 @@ class WordVectorSettings(JobSettings):
     def usual_rate(self) -> float:
         """Learning rate if `lr` is auto."""
         adagrad = ADAGRAD_LR_SUBWORDS if self.maxn else ADAGRAD_LR
-        return adagrad if self.optimizer == "adagrad" else LR
+        plain = CBOW_LR if self.model == "cbow" and self.loss != "hs" else LR
+        return adagrad if self.optimizer == "adagrad" else plain
 
     def validate(self, where: Callable[[str], str]) -> None:
         """Refuse impossible subword lengths, two initial models, and wrong formats."""
