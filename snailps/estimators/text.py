@@ -371,7 +371,14 @@ class TextClassifier(
             if prefix != _PREFIX:
                 settings["label"] = prefix
             attributes = {**source.attributes, "_words": words, "_extra": tuple(extra)}
-            yield replace(source, settings=settings, attributes=attributes)
+            remarks = [*source.remarks]
+            if data.continues and self._model.calibration.matters and not self.calibrate:
+                remarks.append(
+                    f"{type(self).__name__}: the calibration is of the earlier model: from here on "
+                    "probabilities are as trained. Set held_out=.1 and calibrate=True, or "
+                    "calibrate the saved model again"
+                )
+            yield replace(source, settings=settings, attributes=attributes, remarks=remarks)
 
     @staticmethod
     def _words_of(labels: Sequence[Any], model: LabelModel | None) -> dict[Any, str]:

@@ -76,6 +76,11 @@ class Calibration:
         return self.temperature != 1 or self.has_shift
 
     @property
+    def matters(self) -> bool:
+        """Whether answers are others than without it."""
+        return self.changes_probabilities or bool(self.thresholds)
+
+    @property
     def has_shift(self) -> bool:
         return self.shift != 0 or self.shift_of_others != 0 or self.apart
 

@@ -7,6 +7,7 @@ import itertools
 import pickle
 import tracemalloc
 import warnings
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -604,6 +605,22 @@ def test_rows_of_the_file_are_put_where_the_model_has_them(before):
     other = Vocabulary(words.words[1:], words.counts[1:], 9)
     with pytest.raises(ModelFileError, match="changed while its text was counted"):
         warm_start.put_model(tables, settings, other, labels)
+
+
+def test_continued_model_says_that_its_calibration_was_of_the_earlier_one(jobs, tmp_path, caplog):
+    path = tmp_path / "m.bin"
+    TextClassifier(dim=2).fit(TEXTS, ["yes", "no", "no"]).save(path)
+    TextClassifier.load(path).partial_fit(TEXTS, ["yes", "no", "no"])  # warnings are errors here
+    third_wrong = ["yes", "no", "no"] * 14 + ["no", "yes", "yes"] * 6
+    assert snailps.calibrate(path, (TEXTS * 20, third_wrong)).temperature > 1
+    goes_on = ClassifierSettings(continue_from=str(path), dim=2, validation=("v.txt",))
+    for calibrate in (True, False):
+        assert not caplog.records
+        warm_start.adopt(replace(goes_on, calibrate=calibrate), {"seed": "--seed"}.get)
+    assert "m.bin.json is of the earlier model: the one that is trained now is" in caplog.text
+    model = TextClassifier.load(path)
+    with pytest.warns(UserWarning, match="calibration is of the earlier model: from here on prob"):
+        model.partial_fit(TEXTS, ["yes", "no", "no"])
 
 
 def test_validation_of_a_search_is_refused_before_it_begins():

@@ -25,6 +25,7 @@ from snailps.models.local_sgd import Floats
 from snailps.models.packed_tables import opened, with_shape
 from snailps.models.pretrained import first_vectors, with_dim
 from snailps.models.text_model import export_rows, vocabulary_of
+from snailps.vectors.calibration import path_beside
 from snailps.vectors.fasttext_bin import BinModel, read_bin
 from snailps.vectors.label_prediction import training_prefix
 from snailps.vectors.words import to_text
@@ -55,6 +56,13 @@ def adopt(s: ClassifierSettings, explicit: Callable[[str], str | None]) -> Class
         habits["label"] = to_text(training_prefix(model))
     adopted = with_shape(s, {"minn": 0, **header.shape}, path, explicit, habits)
     adopted.validate(lambda name: f"{path}: {name}")
+    beside = path_beside(path)
+    if beside.exists() and not adopted.calibrate:
+        log.warning(
+            "%s is of the earlier model: the one that is trained now is not calibrated. Run "
+            "snailps calibrate after it, or set calibrate: true and held_out",
+            beside,
+        )  # fmt: skip
     if adopted.held_out and explicit("seed") is None:
         log.warning(
             "held_out: %s does not say which lines were held out of it. On the same input, set "
