@@ -33,7 +33,7 @@ from snailps.api.traits import (
 )
 from snailps.api.wire_choice import WireChoice
 from snailps.api.worker import Worker, load_class
-from snailps.config import RawConfig, WorkerSettings
+from snailps.config import CHECKPOINT_SETTINGS, RawConfig, WorkerSettings
 from snailps.errors import (
     EXIT_OK,
     FAILURES,
@@ -266,8 +266,9 @@ class WorkerProcess(Node):
         spare_collector()
         raw = RawConfig.from_mapping(start.settings, "the master's job")
         settings = raw.build(cls.Settings)
-        # The master leaves the ending of a result file out of `output`, which no worker reads.
-        completed = {*trait_of(cls, Adopted).completed, "output"}
+        # The master leaves the ending of a result file out of `output`, which no worker reads.  Nor
+        # does it read settings of checkpoints, which may be those of a session here, not of a job.
+        completed = {*trait_of(cls, Adopted).completed, "output", *CHECKPOINT_SETTINGS}
         conflicts = self._raw.contradictions(settings, completed)
         if conflicts:
             raise ConfigError(

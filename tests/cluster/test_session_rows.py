@@ -2,10 +2,12 @@
 
 import numpy as np
 import pytest
+from cluster_models import COUNTER, write_numbers
+from processes import environment
 from waiting import LIMIT_S
 
 import snailps
-from snailps.errors import ClusterError, ConfigError, DataError
+from snailps.errors import CheckpointError, ClusterError, ConfigError, DataError
 
 KEYS = np.arange(5000, dtype=np.uint64) * 977
 ADAM = {"dim": 3, "access": "adam", "lr": 0.1}
@@ -61,6 +63,26 @@ def test_cluster_of_this_process_goes_on_from_its_own_checkpoint(tmp_path, monke
         assert cluster.table("w", dim=1).pull([1]).tolist() == [[5.0]]
     with pytest.raises(ConfigError, match=r"continue from a journal\. Set checkpoint_dir"):
         snailps.cluster(journal_dir=tmp_path)
+
+
+def test_cluster_with_checkpoints_of_its_own_trains_jobs_beside_its_tables(tmp_path, monkeypatch):
+    """Its workers have these settings, too, and took them for a contradiction of the job's."""
+    monkeypatch.setenv("PYTHONPATH", environment()["PYTHONPATH"])
+    own = {"checkpoint_dir": tmp_path / "own", "checkpoint_interval": 1000}
+    numbers = write_numbers(tmp_path / "numbers.txt", 50)
+    for job in (own, {"checkpoint_dir": tmp_path / "job", "checkpoint_interval": 0.001}, {}):
+        with snailps.local_cluster(**own) as cluster:
+            table = cluster.table("w", dim=1)
+            table.push([1], [[5.0]])
+            if job is own:
+                with pytest.raises(CheckpointError, match=r"this master itself.* choose another"):
+                    cluster.train(COUNTER, input=numbers, epochs=1, **job)
+            else:
+                assert (
+                    cluster.train(COUNTER, input=numbers, epochs=1, **job)["ended_by"] == "epochs"
+                )
+    with snailps.local_cluster(**own) as cluster:
+        assert cluster.table("w", dim=1).pull([1]).tolist() == [[15.0]]
 
 
 def test_cluster_whose_master_cannot_begin_says_why_at_once(tmp_path):
