@@ -315,6 +315,27 @@ def test_wrong_weight_in_a_validation_file_is_refused_with_its_line(tmp_path):
         list(held_out_texts(settings))
 
 
+@pytest.mark.parametrize(
+    ("line", "is_soft", "warns"),
+    [
+        (b"__label__:2 __label__pet the cat\n", False, True),
+        (b"__label__:2 __label__pet the cat\n", True, False),
+        (b"__label__pet the cat\n", False, False),
+    ],
+)
+def test_weights_of_validation_lines_that_are_not_read_are_warned_of(
+    tmp_path, caplog, line, is_soft, warns
+):
+    path = tmp_path / "valid"
+    path.write_bytes(line)
+    settings = replace(SMALL, held_out=0.0, validation=(str(path),), soft_labels=is_soft)
+    surveyor, part = Classifier.surveyor(settings), Classifier(settings).survey_part()
+    part.add(block_of(b"__label__pet the cat\n__label__bird a bird\n"))
+    surveyor.add(part.take())
+    surveyor.result()
+    assert ("'__label__:2' looks like a label with a weight" in caplog.text) is warns
+
+
 def test_lines_that_all_weigh_0_are_refused(make):
     model = trained_model(make, replace(SMALL, held_out=0.0, soft_labels=True))
     s, words, labels, _ = parts_of(model)

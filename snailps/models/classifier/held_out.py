@@ -14,7 +14,7 @@ from __future__ import annotations
 import itertools
 import logging
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, NamedTuple
@@ -26,6 +26,7 @@ from snailps import kernels
 from snailps.api.results import Results
 from snailps.data._labelled import LineReader, Lines
 from snailps.data.held_out import HeldOut
+from snailps.data.label_words import like_weights
 from snailps.data.vocabulary import Vocabulary
 from snailps.errors import DataError, SnailError, shown_bytes
 from snailps.files.blocks import head_of, test_files
@@ -38,7 +39,7 @@ from snailps.models.text_model import BUCKET_KEY, key_ranges
 from snailps.vectors.calibrating import calibrate_on
 from snailps.vectors.label_metrics import ACCURACY, F1, LOSS, MACRO_F1, Metric
 from snailps.vectors.label_scores import LabelScoreSums, labelled, scores_of
-from snailps.vectors.labelled_lines import LabelledLines
+from snailps.vectors.labelled_lines import HEAD_BYTES, LabelledLines
 from snailps.vectors.labelling import ONE_LABEL, labelling_of
 from snailps.vectors.words import to_text
 
@@ -160,13 +161,29 @@ def check_tested(settings: ClassifierSettings, words: Vocabulary, labels: Vocabu
     if _size(s.validation or s.input) > LOOKED_AT:
         return
     reader, sums = line_reader(s, words, labels), LabelScoreSums(len(labels))
+    is_first = True
     for text in held_out_texts(s):
+        if is_first and s.validation and not (s.has_weights or s.label_column):
+            _warn_of_weights(bytes(text[:HEAD_BYTES]), {*labels.words}, s.label.encode())
+        is_first = False
         lines = reader.read(text)
         none = np.zeros((len(lines.label_ptr) - 1, 1))
         sums.add(lines, none.astype(np.int32), none.astype(np.float32), 0.0)
         if sums.gold.any():
             return
     _refuse_unmeasured(s, sums, labels)
+
+
+def _warn_of_weights(text: bytes, labels: Set[bytes], prefix: bytes) -> None:
+    """Warn if lines of validation have weights, which neither they nor the trained lines count."""
+    unknown = (word for word in text.split() if word not in labels)
+    for word in like_weights(unknown, labels, prefix):
+        log.warning(
+            "validation: all lines count 1. %s looks like a label with a weight: weights are read "
+            "with soft_labels (--soft-labels true)",
+            shown_bytes(word),
+        )
+        return
 
 
 def _size(paths: Sequence[str]) -> int:
