@@ -39,7 +39,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from snailps.config import JobSettings
 from snailps.data.spool import Spooled
 from snailps.dataclass import dataclass, field, replace
-from snailps.errors import NotFitted, ParameterError, convergence_warning
+from snailps.errors import ConfigError, NotFitted, ParameterError, convergence_warning
 from snailps.estimators.display import check_verbose, display_of
 from snailps.estimators.jobs import FinishedJob, check_cluster, run_job
 from snailps.estimators.monitor import Monitor, Report, callbacks_of
@@ -278,17 +278,18 @@ class Estimator(Routed):
             )
             monitor.quiet = not self.verbose
             stack.callback(monitor.close)
-            done = stack.enter_context(
-                run_job(
-                    self.worker_class,
-                    self._checked(settings, left_out),
-                    source.input,
-                    monitor,
-                    cluster=self.cluster,
-                    workers=self.workers,
-                    packed=self._keeps_state,
+            with self._as_parameters():
+                done = stack.enter_context(
+                    run_job(
+                        self.worker_class,
+                        self._checked(settings, left_out),
+                        source.input,
+                        monitor,
+                        cluster=self.cluster,
+                        workers=self.workers,
+                        packed=self._keeps_state,
+                    )
                 )
-            )
             attributes = {**source.attributes, **self._learned(done, source)}
         # From here on nothing raises: a model is replaced whole, or not at all.
         figures = dict(done.figures)
@@ -301,6 +302,17 @@ class Estimator(Routed):
         for warning in self._remarks_on({k: v for k, v in figures.items() if k not in ignored}):
             warnings.warn(warning, stacklevel=self._warns_at)
         return self
+
+    @contextlib.contextmanager
+    def _as_parameters(self) -> Iterator[None]:
+        """Raise what the job refuses of a parameter, which only the model can judge, like the
+        refusals of this process."""
+        try:
+            yield
+        except ConfigError as error:
+            if str(error).partition(":")[0] not in self.parameters.defaults:
+                raise  # of the cluster; or it has the name of the estimator already
+            raise ParameterError(f"{type(self).__name__}: {error}") from None
 
     @abstractmethod
     def _input_of(self, data: Data) -> AbstractContextManager[FitInput]:

@@ -238,6 +238,20 @@ def test_rows_held_out_unasked_do_not_count_with_the_weights_of_classes(monkeypa
     assert asked == [tested if unasked else whole, tested, whole]
 
 
+def test_parameter_that_the_job_refuses_is_refused_by_the_name_of_the_estimator(monkeypatch):
+    def refuse(*_, **__):
+        raise ConfigError(text)
+
+    monkeypatch.setattr(base, "run_job", refuse)
+    text = "stop_by: expected a figure of this model's tests, loss, accuracy, auc; got 'f1:1'"
+    with pytest.raises(ParameterError, match=r"^LogisticRegression: stop_by: expected a figure"):
+        snailps.LogisticRegression().fit(X, [0, 1, 1, 0])
+    text = "frag_num: of the cluster"
+    with pytest.raises(ConfigError, match=r"^frag_num") as caught:
+        snailps.LogisticRegression().fit(X, [0, 1, 1, 0])
+    assert not isinstance(caught.value, ParameterError)
+
+
 def test_linear_regression_learns_scaled_numbers_and_scales_back(jobs):
     y = np.array([100.0, 300, 100, 300])
     model = snailps.LinearRegression().fit(X, y)
