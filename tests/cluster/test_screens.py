@@ -175,8 +175,9 @@ def test_screen_of_each_width_shows_all_that_matters(tmp_path, job, columns):
 
 
 def words_job(tmp_path):
+    # Lasts for some looks at its status: what is said of a run is in one of these.
     write_topics(tmp_path / "text.txt", 3000)
-    options = "--input text.txt --output out --epochs 3 --dim 8 --min-count 1 --seed 3 --threads 1"
+    options = "--input text.txt --output out --epochs 40 --dim 8 --min-count 1 --seed 3 --threads 1"
     return [*SNAILPS, "train", "word2vec", *options.split(), "--workers", "2"]
 
 
