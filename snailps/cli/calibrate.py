@@ -8,62 +8,34 @@ Parses and prints; `snailps.vectors.calibrating` does the work.
 from __future__ import annotations
 
 from dataclasses import asdict
-from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from snailps.cli.figures import counted
 from snailps.cli.model_kinds import kind_of, readable
-from snailps.cli.options import (
-    ColumnOption,
-    LabelColumnOption,
-    OverwriteOption,
-    SoftLabelsOption,
-    WeightColumnOption,
-)
+from snailps.cli.options import OverwriteOption
 from snailps.cli.printing import JsonObjectOption, live_line, print_json, print_rows
 from snailps.cli.signals import exits_by_signals
+from snailps.cli.signatures import options_of
 from snailps.config.output import refuse_existing
 from snailps.errors import ConfigError
 from snailps.outward import without_secrets
 from snailps.vectors.words import to_text
 
 
+@options_of("snailps.vectors.calibrating:calibrate")
 def command(
-    model: Annotated[
-        Path, typer.Argument(help="Model file: a classifier's .bin or .ftz (fastText's too).")
-    ],
-    file: Annotated[
+    text: Annotated[
         str,
         typer.Argument(
-            help="Labelled lines that it was not trained on, in the format of the training."
+            help="Labelled lines that it was not trained on, in the format of the training.",
+            metavar="FILE",
         ),
     ],
-    precision: Annotated[
-        float | None,
-        typer.Option(
-            min=0.0,
-            max=1.0,
-            help="Find for each label the threshold with the best recall at this precision.",
-            show_default=False,
-        ),
-    ] = None,
-    recall: Annotated[
-        float | None,
-        typer.Option(
-            min=0.0,
-            max=1.0,
-            help="Find for each label the threshold with the best precision at this recall.",
-            show_default=False,
-        ),
-    ] = None,
-    column: ColumnOption = "",
-    label_column: LabelColumnOption = "",
-    weight_column: WeightColumnOption = "",
-    soft_labels: SoftLabelsOption = False,
     overwrite: OverwriteOption = False,
     as_json: JsonObjectOption = False,
+    **values: Any,
 ) -> None:
     """Make a classifier's probabilities say how often its labels are right.
 
@@ -83,9 +55,10 @@ def command(
     from snailps.vectors.calibrating import calibrate
     from snailps.vectors.calibration import path_beside
 
+    model = values["model"]
     if kind_of(model, "text") != "text":
         raise ConfigError(f"{model}: expected a classifier of text (.bin), got a .npz")
-    if file == "-":
+    if text == "-":
         raise ConfigError("the lines are read three times: give a file, not -")
     if not overwrite:
         refuse_existing(
@@ -93,13 +66,10 @@ def command(
             keep="calibrate a copy of the model",
         )  # fmt: skip
     with exits_by_signals(), live_line(lambda: "calibrating"):
-        report = calibrate(
-            model, readable(file), precision=precision, recall=recall, column=column,
-            label_column=label_column, weight_column=weight_column, soft_labels=soft_labels,
-        )  # fmt: skip
+        report = calibrate(text=readable(text), **values)
     labels = [{**asdict(entry), "label": to_text(entry.label)} for entry in report.thresholds]
     if as_json:
-        shown = {"model": str(model), "file": without_secrets(file), **asdict(report)}
+        shown = {"model": str(model), "file": without_secrets(text), **asdict(report)}
         print_json({**shown, "thresholds": labels})
         return
     if labels:

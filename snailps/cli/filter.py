@@ -9,14 +9,14 @@ import sys
 import time
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from snailps.cli.figures import counted, short_seconds_text
-from snailps.cli.options import ColumnOption
 from snailps.cli.printing import is_live, live_line, print_json
 from snailps.cli.signals import exits_by_signals
+from snailps.cli.signatures import options_of
 from snailps.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from snailps.filtering.tasks import Task
 
 
+@options_of("snailps.filtering.job:filter", without=("begun", "note"))
 def command(
     input: Annotated[
         list[str],
@@ -33,9 +34,10 @@ def command(
             metavar="FILE...",
         ),
     ],
-    model: Annotated[
+    models: Annotated[
         list[str],
         typer.Option(
+            "--model",
             help="A classifier, and the name by which --keep refers to it. May be given several "
             "times; not needed for dup and bench.",
             default_factory=list,
@@ -43,24 +45,6 @@ def command(
             metavar="NAME=FILE",
         ),
     ],
-    keep: Annotated[
-        str,
-        typer.Option(
-            help='Which texts to keep: NAME["LABEL"] (probability), NAME.top (best label), NAME.p '
-            "(its probability), dup.contained, dup.near, dup.exact (what a kept text has of it), "
-            "bench.overlap (share in --benchmarks) and columns, compared with numbers or labels, "
-            "joined by and, or, not, in.",
-            metavar="CONDITION",
-        ),
-    ],
-    output: Annotated[
-        Path,
-        typer.Option(
-            help="Folder that gets a file per input file, _manifest.json and _report.html.",
-            metavar="FOLDER",
-        ),
-    ],
-    column: ColumnOption = "",
     add: Annotated[
         str,
         typer.Option(
@@ -77,33 +61,6 @@ def command(
             metavar="FILE...",
         ),
     ] = None,
-    keep_scores: Annotated[
-        str,
-        typer.Option(
-            help="Folder for the scores of these texts: a later run with another condition on the "
-            "same labels reads them from there instead of computing them.",
-            metavar="FOLDER",
-        ),
-    ] = "",
-    scratch: Annotated[
-        str,
-        typer.Option(
-            help="Folder for the 3-grams of texts that dup compares, 4 bytes a word. By default "
-            "in --output.",
-            metavar="FOLDER",
-        ),
-    ] = "",
-    against: Annotated[
-        str,
-        typer.Option(
-            help="Folder of an index: dup also compares with what earlier runs kept, and what this "
-            "run keeps is appended. A new folder begins one.",
-            metavar="FOLDER",
-        ),
-    ] = "",
-    threads: Annotated[
-        int, typer.Option(help="0: one per core. The output does not depend on it.", min=0)
-    ] = 0,
     cluster: Annotated[
         str,
         typer.Option(
@@ -118,23 +75,10 @@ def command(
     tls: Annotated[
         str, typer.Option(help="With --cluster: folder with certificates.", metavar="FOLDER")
     ] = "",
-    overwrite: Annotated[
-        bool,
-        typer.Option(
-            "--overwrite", help="Replace the output of another filter command.", metavar=""
-        ),
-    ] = False,
-    on_bad_line: Annotated[
-        str,
-        typer.Option(
-            help="Malformed lines of JSON lines: stop ends the run, skip leaves them out and "
-            "counts them.",
-            metavar="[stop|skip]",
-        ),
-    ] = "stop",
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the manifest as JSON.", metavar="")
     ] = False,
+    **values: Any,
 ) -> None:
     """Keep the texts that satisfy a condition, in files of the same format.
 
@@ -155,17 +99,17 @@ def command(
     from snailps.filtering.expression import split_added
     from snailps.filtering.job import filter as filter_files
 
-    models: dict[str, str] = {}
-    for text in model:
+    paths: dict[str, str] = {}
+    for text in models:
         name, equals, path = text.partition("=")
         if not equals or not path:
             file = "quality.bin" if equals or not text else text
             raise ConfigError(f"--model {text}: expected NAME=FILE, as in hq={file}")
-        if name in models:
+        if name in paths:
             raise ConfigError(
                 f"--model {text}: the name {name} is given twice: name each model differently"
             )
-        models[name] = path
+        paths[name] = path
     progress = _FilterProgress()
     with ExitStack() as stack:
         stack.enter_context(exits_by_signals())
@@ -177,12 +121,10 @@ def command(
         else:
             stack.enter_context(live_line(progress.line))
         done = filter_files(
-            input, output=output, models=models, keep=keep, column=column,
-            add=split_added(add), keep_scores=keep_scores, threads=threads, overwrite=overwrite,
-            on_bad_line=on_bad_line, benchmarks=benchmarks or (), scratch=scratch,
-            against=against, cluster=joined,
-            begun=_say_what_is_finished, note=progress.note,
+            input, models=paths, add=split_added(add), benchmarks=benchmarks or (),
+            cluster=joined, begun=_say_what_is_finished, note=progress.note, **values,
         )  # fmt: skip
+    output, against, keep_scores = (values[name] for name in ("output", "against", "keep_scores"))
     if as_json:
         print_json(done)
         return

@@ -72,28 +72,32 @@ OverwriteOption = Annotated[
 ColumnOption = Annotated[
     str, typer.Option(help="Column with the text, in tables.", metavar="NAME", show_default=False)
 ]
-LabelColumnOption = Annotated[
-    str,
-    typer.Option(help="Column with the labels, in tables.", metavar="NAME", show_default=False),
-]
-WeightColumnOption = Annotated[
-    str,
-    typer.Option(
-        help="Column with the weights of texts or examples, in tables: one of weight 2 counts as "
-        "two.",
-        metavar="NAME",
-        show_default=False,
-    ),
-]
-
-SoftLabelsOption = Annotated[
-    bool,
-    typer.Option(
-        "--soft-labels",
-        help="Labels may have weights, as in `__label__a:0.75`; a line has one as `__label__:2`.",
-        metavar="",
-    ),
-]
+TEXT_OPTIONS: dict[str, Any] = {
+    "column": ColumnOption,
+    "label_column": Annotated[
+        str,
+        typer.Option(help="Column with the labels, in tables.", metavar="NAME", show_default=False),
+    ],
+    "weight_column": Annotated[
+        str,
+        typer.Option(
+            help="Column with the weights of texts or examples, in tables: one of weight 2 counts "
+            "as two.",
+            metavar="NAME",
+            show_default=False,
+        ),
+    ],
+    "soft_labels": Annotated[
+        bool,
+        typer.Option(
+            "--soft-labels",
+            help="Labels may have weights, as in `__label__a:0.75`; a line has one as "
+            "`__label__:2`.",
+            metavar="",
+        ),
+    ],
+}
+"""Parameter of functions that read labelled texts -> its option."""
 
 
 SHORT: dict[str, Any] = {

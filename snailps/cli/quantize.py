@@ -14,15 +14,10 @@ from typing import Annotated, Any
 import typer
 
 from snailps.cli.figures import size_text
-from snailps.cli.options import (
-    ColumnOption,
-    LabelColumnOption,
-    OverwriteOption,
-    SoftLabelsOption,
-    WeightColumnOption,
-)
+from snailps.cli.options import TEXT_OPTIONS, OverwriteOption
 from snailps.cli.printing import Cell, JsonObjectOption, live_line, print_json, print_rows
 from snailps.cli.signals import exits_by_signals
+from snailps.cli.signatures import options_of
 from snailps.config.fields import bytes_of
 from snailps.config.output import refuse_existing, refuse_sources
 from snailps.outward import without_secrets
@@ -35,45 +30,11 @@ _DOING = {
 """Step -> its words in the line of progress."""
 
 
+@options_of("snailps.estimators.quantizing:quantize", without=("progress",))
 def command(
-    model: Annotated[
-        Path,
-        typer.Argument(
-            help="Model file: the .bin of a classifier or of word vectors (fastText's and floret's "
-            "too)."
-        ),
-    ],
     output: Annotated[
         Path, typer.Option(help="File to write; its name ends in .ftz.", metavar="FILE")
     ],
-    dsub: Annotated[
-        int, typer.Option(min=1, help="Numbers of a row that share one byte.", metavar="N")
-    ] = 2,
-    qnorm: Annotated[
-        bool | None,
-        typer.Option(
-            "--qnorm/--no-qnorm",
-            help="Quantise lengths of rows apart from their directions. Default: of word vectors "
-            "only.",
-            show_default=False,
-        ),
-    ] = None,
-    qout: Annotated[
-        bool,
-        typer.Option(
-            "--qout",
-            help="Quantise label rows too; the classifier has at least 256 labels.",
-            metavar="",
-        ),
-    ] = False,
-    cutoff: Annotated[
-        int,
-        typer.Option(
-            min=0,
-            help="Keep the N longest input rows; of word vectors all words stay. 0: all rows.",
-            metavar="N",
-        ),
-    ] = 0,
     size: Annotated[
         str,
         typer.Option(
@@ -82,18 +43,6 @@ def command(
             show_default=False,
         ),
     ] = "",
-    retrain: Annotated[
-        str,
-        typer.Option(
-            help="Labelled text on which a classifier is trained on after --cutoff or --size.",
-            metavar="FILE",
-            show_default=False,
-        ),
-    ] = "",
-    epochs: Annotated[int, typer.Option(min=1, help="Epochs of --retrain.", metavar="N")] = 5,
-    lr: Annotated[
-        float, typer.Option(help="Learning rate at the start of --retrain.", metavar="RATE")
-    ] = 0.05,
     test: Annotated[
         str,
         typer.Option(
@@ -102,14 +51,9 @@ def command(
             show_default=False,
         ),
     ] = "",
-    column: ColumnOption = "",
-    label_column: LabelColumnOption = "",
-    weight_column: WeightColumnOption = "",
-    soft_labels: SoftLabelsOption = False,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the codebooks and of --retrain.")] = 0,
-    threads: Annotated[int, typer.Option(min=0, help="0: one per core.")] = 0,
     overwrite: OverwriteOption = False,
     as_json: JsonObjectOption = False,
+    **values: Any,
 ) -> None:
     """Write a quantised copy of a model, a tenth of its size, which fastText opens too.
 
@@ -130,10 +74,7 @@ def command(
     if not overwrite:
         refuse_existing([str(output)], unfinished=False, option="--output")
     step, share = "quantize", 0.0
-    reading: dict[str, Any] = {
-        "column": column, "label_column": label_column, "weight_column": weight_column,
-        "soft_labels": soft_labels,
-    }  # fmt: skip
+    model, reading = values["model"], {name: values[name] for name in TEXT_OPTIONS}
 
     def note(name: str, done: float) -> None:
         nonlocal step, share
@@ -150,11 +91,8 @@ def command(
     with exits_by_signals(), live_line(line):
         if test:  # first: a wrong file is refused before the work
             before["precision"] = precision(model)
-        report = quantize(
-            model, output, dsub=dsub, qnorm=qnorm, qout=qout, cutoff=cutoff,
-            size=bytes_of(size, "--size"), retrain=retrain,
-            epochs=epochs, lr=lr, seed=seed, threads=threads, progress=note, **reading,
-        )  # fmt: skip
+        bound = bytes_of(size, "--size")
+        report = quantize(output=output, size=bound, progress=note, **values)
         after = {"precision": precision(output)} if test else {}
     if as_json:
         scores: dict[str, Any] = {"test": without_secrets(test)} if test else {}

@@ -11,25 +11,19 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from snailps.cli.figures import counted
 from snailps.cli.model_kinds import (
-    ThresholdOption,
     judge_examples,
     kind_of,
     print_judgement,
     readable,
 )
-from snailps.cli.options import (
-    ColumnOption,
-    LabelColumnOption,
-    SoftLabelsOption,
-    WeightColumnOption,
-)
 from snailps.cli.printing import Cell, JsonObjectOption, print_json, print_rows
+from snailps.cli.signatures import options_of
 from snailps.errors import ConfigError
 from snailps.outward import without_secrets
 from snailps.vectors.words import to_text
@@ -55,6 +49,7 @@ _REFUSED = {
 """Kind of model -> options that it does not take, and why."""
 
 
+@options_of("snailps.vectors.label_prediction:LabelModel.evaluate")
 def command(
     model: Annotated[
         Path,
@@ -63,11 +58,12 @@ def command(
             "Not word vectors."
         ),
     ],
-    file: Annotated[
+    text: Annotated[
         str,
         typer.Argument(
             help="Labelled test data in the format of the training: for a classifier lines of "
-            "labels and words. `-`: standard input."
+            "labels and words. `-`: standard input.",
+            metavar="FILE",
         ),
     ],
     k: Annotated[
@@ -80,28 +76,6 @@ def command(
             show_default=False,
         ),
     ] = None,
-    threshold: ThresholdOption = None,
-    column: ColumnOption = "",
-    label_column: LabelColumnOption = "",
-    weight_column: WeightColumnOption = "",
-    soft_labels: SoftLabelsOption = False,
-    average_precision: Annotated[
-        bool,
-        typer.Option(
-            "--average-precision",
-            help="Also print the average precision: the area under the precision-recall curve.",
-            metavar="",
-        ),
-    ] = False,
-    at_recall: Annotated[
-        float | None,
-        typer.Option(
-            min=0.0,
-            max=1.0,
-            help="Also print the best precision at this recall or more, and its threshold.",
-            show_default=False,
-        ),
-    ] = None,
     known: Annotated[
         list[str] | None,
         typer.Option(
@@ -111,6 +85,7 @@ def command(
         ),
     ] = None,
     as_json: JsonObjectOption = False,
+    **values: Any,
 ) -> None:
     """Print precision, recall and F1 of the K best labels of each line, in total and per label.
 
@@ -142,42 +117,36 @@ def command(
     With longer lists: snailps test out/plays.npz held-out.txt -k 20 --json
     """
     kind = kind_of(model, "text")
-    options = {
-        "-k": k is not None,
-        "--threshold": threshold is not None,
-        "--column": column,
-        "--label-column": label_column,
-        "--weight-column": weight_column,
-        "--soft-labels": soft_labels,
-        "--average-precision": average_precision,
-        "--at-recall": at_recall is not None,
-        "--known": known,
-    }
+    options = {"-k": k is not None, "--known": known}
+    for name, value in values.items():
+        # By identity: a threshold of 0.0 is equal to False, and is given.
+        is_given = value is not None and value is not False and value != ""
+        options[f"--{name.replace('_', '-')}"] = is_given
     for option in (name for name, is_given in options.items() if is_given):
         if (why := _REFUSED[kind].get(option)) and model.exists():
             raise ConfigError(why.format(option=option, model=model))
     if kind == "examples":
-        judge_examples(model, file, label_column, weight_column, as_json=as_json)
+        label_column, weight_column = values["label_column"], values["weight_column"]
+        judge_examples(model, text, label_column, weight_column, as_json=as_json)
         return
     if kind == "names":
-        judge_names(model, file, known or [], k, as_json=as_json)
+        judge_names(model, text, known or [], k, as_json=as_json)
         return
     from snailps.vectors.label_prediction import LabelModel, evaluate_labels
 
     k = 1 if k is None else k
-    if file == "-" and (average_precision or at_recall is not None):
+    average_precision, at_recall = values.pop("average_precision"), values.pop("at_recall")
+    if text == "-" and (average_precision or at_recall is not None):
         raise ConfigError(
             "--average-precision and --at-recall read the lines three times: give a file, not -"
         )
     scores = evaluate_labels(
-        LabelModel(model), readable(file), k, threshold, column=column, label_column=label_column,
-        weight_column=weight_column, soft_labels=soft_labels, ranking=average_precision,
-        recall=at_recall,
-    )  # fmt: skip
+        LabelModel(model), readable(text), k, ranking=average_precision, recall=at_recall, **values
+    )
     labels = [{**asdict(entry), "label": to_text(entry.label)} for entry in scores.labels]
     if as_json:
         print_json(
-            {"model": str(model), "file": without_secrets(file), **asdict(scores), "labels": labels}
+            {"model": str(model), "file": without_secrets(text), **asdict(scores), "labels": labels}
         )
         return
     title = f"{model} at k = {k}"

@@ -93,34 +93,35 @@ def quantize(
     Parameters
     ----------
     model : path
-        A .bin of snailps, fastText or floret.
+        Model file: the .bin of a classifier or of word vectors (fastText's and floret's too).
     output : path
         The new file; its name ends in .ftz.
-    dsub : int
-        Numbers of a row that share a byte, at least 1.  2: an eighth of the size of the rows.
+    dsub : int, at least 1
+        Numbers of a row that share a byte.  2: an eighth of the size of the rows.
     qnorm : bool, optional
         Quantise the lengths of rows apart from their directions, by one more byte a row.  By
         default only for word vectors.
     qout : bool
         Quantise a classifier's label rows too; needs at least 256 labels.
-    cutoff : int
+    cutoff : int, at least 0
         Number of input rows to keep: of a classifier the row of ``</s>`` and the longest rows; of
         word vectors all words and the longest rows of n-grams.  0: all rows; of word vectors
         without the n-grams that no word of the model has, if that makes the file smaller.
     size : int
         Largest size of a classifier's file, in bytes, which chooses `cutoff`.  0: no bound.
     retrain : path, pair of texts and labels, table, or list of str, optional
-        Labelled lines on which a classifier is trained on after `cutoff` or `size`, as in
-        `calibrate`.
-    epochs, lr : int, float
-        Of `retrain`: epochs, and the learning rate at its start, which falls to 0.
+        Labelled lines on which a classifier is trained on after `cutoff` or `size`.
+    epochs : int, at least 1
+        Epochs of `retrain`.
+    lr : float
+        Learning rate at the start of `retrain`; it falls to 0.
     column, label_column, weight_column : str
         Columns of texts, labels and weights of texts, where `retrain` is a table.
     soft_labels : bool
         Whether labels in lines of `retrain` may have weights, as in ``__label__a:0.75``.
-    seed : int
-        Of the codebooks' sample and of `retrain`.
-    threads : int
+    seed : int, at least 0
+        Seed of the codebooks' sample and of `retrain`.
+    threads : int, at least 0
         0: one per core.  The file does not depend on it, except with `retrain`.
     progress : callable, optional
         Called with the step, "retrain" or "quantize", and the share of it that is done, 0 to 1.

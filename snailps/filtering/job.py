@@ -856,12 +856,15 @@ def filter(
     input : path, or sequence of paths
         Files, folders, patterns or URLs: Parquet, Arrow, ORC, JSON lines or text; the last two may
         be packed (.gz, .zst, .bz2, .xz, .lz4).
-    output : path
+    output : path of a folder
         Folder for one file per input file (several for a large Parquet or ORC file),
         `_manifest.json` and `_report.html`.
     keep : str
-        Condition: ``hq["__label__hq"] >= .5 and lang.top == "__label__en"``, ``not dup.contained >=
-        .98``, ``bench.overlap < .1``.
+        Which texts to keep: NAME["LABEL"] (probability), NAME.top (best label), NAME.p (its
+        probability), dup.contained, dup.near, dup.exact (what a kept text has of it),
+        bench.overlap (share in `benchmarks`) and columns, compared with numbers or labels, joined
+        by and, or, not, in: ``hq["__label__hq"] >= .5 and lang.top == "__label__en"``,
+        ``not dup.contained >= .98``, ``bench.overlap < .1``.
     models : mapping of str to path
         Classifiers (.bin or .ftz), by the names that the condition uses.  Not needed if it uses
         ``dup`` or ``bench`` alone.
@@ -871,10 +874,10 @@ def filter(
         Scores to add as columns: ``hq["__label__hq"]``, ``lang.top``, ``lang.p``, or ``lang`` for
         both; ``quality=hq["__label__hq"]`` names the column.  Also ``dup.contained``, ``dup.near``,
         ``dup.exact``, ``dup.of``, ``bench.overlap``.
-    keep_scores : path, optional
+    keep_scores : path of a folder, optional
         Folder that stores the scores of these texts.  Another condition on the same models, texts
         and labels reads them there instead of running the models.
-    threads : int
+    threads : int, at least 0
         Threads; 0: one per core.  Outputs do not depend on it.
     cluster : Cluster, optional
         Filter with this cluster's workers, one task each at a time.  Input, models and output must
@@ -887,10 +890,10 @@ def filter(
     benchmarks : path, or sequence of paths
         Files whose lines ``bench.overlap`` searches for: text, JSON lines or tables; each text in a
         row, in any column, is a line of its own.
-    scratch : path, optional
+    scratch : path of a folder, optional
         Folder for 3-grams of texts that are compared (``dup``), 4 bytes per word; empty: in
         `output`, where the workers of a `cluster` always write them.
-    against : path, optional
+    against : path of a folder, optional
         Folder of an index of texts that earlier runs have kept: ``dup`` compares with these too,
         and the texts that this run keeps are appended.  An empty or new folder begins an index.
     begun : callable

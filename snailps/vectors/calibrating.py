@@ -143,16 +143,16 @@ def calibrate(
     Parameters
     ----------
     model : path
-        A .bin or .ftz of snailps or fastText, with the loss softmax, ova or ns.
+        Classifier: a .bin or .ftz of snailps or fastText, with the loss softmax, ova or ns.
     text : path, pair of texts and labels, table, or list of str
         Labelled lines that the model was not trained on: a file, folder, glob or URL in the format
         of its training; texts and their labels; a table; or lines that begin with their labels.  A
         label may be a list of labels, or a mapping from labels to weights.
-    precision : float, optional
+    precision : float, 0 to 1, optional
         Find for each label the threshold with the best recall whose precision is at least this,
-        above 0 to 1.
-    recall : float, optional
-        Find the threshold with the best precision whose recall is at least this.
+        which is above 0.
+    recall : float, 0 to 1, optional
+        Find for each label the threshold with the best precision whose recall is at least this.
     column, label_column, weight_column : str
         Columns of texts, labels and weights of texts, where `text` is a table.
     soft_labels : bool

@@ -671,13 +671,15 @@ class LabelModel:
             As in `snailps.calibrate`.
         k : int
             Labels per line, at most, at least 1; -1: all.
-        threshold : float, optional
-            As in `predict`.
+        threshold : float, 0 to 1, optional
+            Only labels of at least this probability.  By default the model's own thresholds, if it
+            has some.
         column, label_column, weight_column, soft_labels
             As in `snailps.calibrate`.
         average_precision : bool
-            Also compute the average precision, which reads the lines twice more.
-        at_recall : float, optional
+            Also compute the average precision, the area under the precision-recall curve, which
+            reads the lines twice more.
+        at_recall : float, 0 to 1, optional
             Also find the best precision at this recall or more, and its threshold.
 
         Returns

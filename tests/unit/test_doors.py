@@ -29,13 +29,13 @@ ANY = {"as_json": PRINTED, "overwrite": FILES}
 
 TWINS = {
     # Command: function, option -> parameter where names differ, options alone, parameters alone.
-    "calibrate": (snailps.calibrate, {"file": "text"}, {}, {}),
+    "calibrate": (snailps.calibrate, {}, {}, {}),
     "quantize": (
         snailps.quantize, {},
         {"test": "LabelModel.evaluate scores either file"}, {"progress": SEEN},
     ),
     "filter": (
-        snailps.filter, {"model": "models"},
+        snailps.filter, {},
         {"secret_file": "of the session that `cluster` is", "tls": "of the session"},
         {"begun": SEEN, "note": SEEN, "overwrite": "an output is a folder with work of hours"},
     ),
@@ -48,7 +48,7 @@ TWINS = {
         {"y": DATA, "sample_weight": DATA, "column": "--set column=", "self": SELF},
     ),
     "test": (
-        snailps.LabelModel.evaluate, {"file": "text"},
+        snailps.LabelModel.evaluate, {},
         {"model": SELF, "known": "KnowledgeGraph.evaluate, MatrixFactorization.evaluate"},
         {"self": SELF},
     ),

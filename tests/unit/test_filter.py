@@ -19,11 +19,11 @@ import pyarrow.orc as orc
 import pyarrow.parquet as pq
 import pytest
 import zstandard
+from filter_command import command
 from test_folders import delta, grown_delta, put
 
 import snailps
 from snailps.cli import printing
-from snailps.cli.filter import command
 from snailps.cli.main import app_for
 from snailps.data.formats import parquet
 from snailps.data.formats import table as table_module

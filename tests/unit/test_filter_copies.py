@@ -14,11 +14,11 @@ import pyarrow.feather
 import pyarrow.orc
 import pyarrow.parquet as pq
 import pytest
+from filter_command import command
 from near_copies import anchors_by_keys, corpus, covers_of
 from sessions_here import InProcess
 
 import snailps
-from snailps.cli.filter import command
 from snailps.data.formats.parquet import ParquetFile
 from snailps.data.formats.table import TableFile
 from snailps.duplicates import search

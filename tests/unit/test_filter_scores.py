@@ -12,9 +12,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from filter_command import command
 
 import snailps
-from snailps.cli.filter import command
 from snailps.data.formats.table import TableFile
 from snailps.errors import ConfigError, DataError, ModelWriteError
 from snailps.files.atomic import Unfinished
