@@ -30,7 +30,7 @@ from snailps.cli.signals import exits_by_signals
 from snailps.cli.train import separate, train
 from snailps.config import RawConfig
 from snailps.config.fields import Settings, bytes_of
-from snailps.config.output import check_output, refuse_existing, refuse_sources
+from snailps.config.output import check_output, refuse_results
 from snailps.errors import EXIT_OK, ConfigError
 
 _PATHS = ("input", "validation")
@@ -147,9 +147,7 @@ def command(
     if bound:
         files.append(f"{base.output}.ftz")
     check_output(base.output)
-    refuse_sources(files, (*base.input, *base.validation), "--output")
-    if not overwrite:
-        refuse_existing(files, unfinished=False, option="--output")
+    refuse_results(files, (*base.input, *base.validation), overwrite=overwrite)
     explicit = [key for key in TUNED if raw.explicit(key, ClassifierSettings)]
     fixed = fixed_of(base, explicit)
     unset = {*explicit} - fixed  # ``auto``: as chosen

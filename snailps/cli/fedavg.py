@@ -15,7 +15,7 @@ import typer
 
 from snailps.cli.options import OverwriteOption
 from snailps.cli.printing import JsonObjectOption, print_json, print_rows
-from snailps.config.output import refuse_existing, refuse_sources
+from snailps.config.output import refuse_results
 from snailps.errors import ConfigError
 from snailps.models.fedavg.plotting import plot_histories
 from snailps.models.fedavg.prepare import FILES
@@ -60,9 +60,8 @@ def prepare(
     given: dict[str, Any] = {"data_name": data_name, "bpe": bpe, "bs": bs, "target": target}
     cfg = {key: value for key, value in given.items() if value}
     files = [str(into / name) for name in FILES]
-    refuse_sources(files, [*text, *([stop_words] if stop_words is not None else ())], "--into")
-    if not overwrite:
-        refuse_existing(files, unfinished=False, option="--into")
+    sources = [*text, *([stop_words] if stop_words is not None else ())]
+    refuse_results(files, sources, overwrite=overwrite, option="--into")
     figures = make_files(
         text,
         into,
@@ -97,8 +96,6 @@ def plot(
 
     For example: snailps fedavg plot out/one.history.jsonl out/two.history.jsonl --into loss.png
     """
-    refuse_sources([into], histories, "--into")
-    if not overwrite:
-        refuse_existing([str(into)], unfinished=False, option="--into")
+    refuse_results([into], histories, overwrite=overwrite, option="--into")
     plot_histories(histories, into)
     typer.echo(str(into))

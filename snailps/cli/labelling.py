@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from snailps.cli.figures import counted, short_seconds_text
+from snailps.cli.options import rows_file
 from snailps.cli.printing import live_line
 from snailps.cli.signals import exits_by_signals
-from snailps.config.output import refuse_existing, refuse_sources
+from snailps.config.output import refuse_results
 from snailps.dataclass import dataclass
 from snailps.errors import ConfigError
 from snailps.files.atomic import atomic_file
@@ -47,25 +48,17 @@ def label_lines(
     overwrite: bool,
 ) -> None:  # fmt: skip
     """Label all lines of files, with a line of progress on standard error."""
-    output = None if str(labels.output) == "-" else labels.output
-    if labels.format == "parquet" and output is None:
-        raise ConfigError(
-            "--format parquet needs --output FILE: Parquet cannot be written to standard output"
-        )
+    output = rows_file(labels.output, labels.format)
     if output is not None and is_packed(str(output)):
         raise ConfigError(
             f"--output {output}: labels are written uncompressed: choose a name without that "
             "ending, and compress the file afterwards"
         )
-    if output is not None and output.suffix == ".parquet" and labels.format != "parquet":
-        raise ConfigError(f"--output {output}: add --format parquet, or choose another ending")
     if column and "-" in inputs:
         raise ConfigError("--column is for files with columns: standard input is lines of text")
     paths = [file for path in inputs for file in ([path] if path == "-" else files_of([path]))]
     if output is not None:
-        refuse_sources([output], [model, *paths], "--output")
-        if not overwrite:
-            refuse_existing([str(output)], unfinished=False, option="--output")
+        refuse_results([output], [model, *paths], overwrite=overwrite)
     # Only a large model is mapped: a file that is overwritten in place would change under a map.
     classifier, progress = LabelModel(model, mapped=is_large(model)), LinesProgress(paths)
     with ExitStack() as stack:

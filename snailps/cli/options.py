@@ -19,6 +19,7 @@ import typer
 
 from snailps.config import ClusterSettings, RawConfig
 from snailps.config.fields import format_value
+from snailps.errors import ConfigError
 from snailps.outward import without_secrets
 
 
@@ -132,6 +133,19 @@ def short_options(command: Callable[..., None]) -> Callable[..., None]:
     with_sets.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     with_sets.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return with_sets
+
+
+def rows_file(output: Path | None, format: str) -> Path | None:
+    """Return the file of ``--output`` and ``--format``; None: standard output, which `-` names."""
+    if str(output) == "-":
+        output = None
+    if format == "parquet" and output is None:
+        raise ConfigError(
+            "--format parquet needs --output FILE: Parquet cannot be written to standard output"
+        )
+    if output is not None and output.suffix == ".parquet" and format != "parquet":
+        raise ConfigError(f"--output {output}: add --format parquet, or choose another ending")
+    return output
 
 
 def read_config(path: Path | None, overrides: Sequence[str] | None) -> RawConfig:

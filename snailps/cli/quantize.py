@@ -19,7 +19,7 @@ from snailps.cli.printing import Cell, JsonObjectOption, live_line, print_json, 
 from snailps.cli.signals import exits_by_signals
 from snailps.cli.signatures import options_of
 from snailps.config.fields import bytes_of
-from snailps.config.output import refuse_existing, refuse_sources
+from snailps.config.output import refuse_results
 from snailps.outward import without_secrets
 
 _DOING = {
@@ -70,9 +70,7 @@ def command(
     from snailps.estimators.quantizing import quantize
     from snailps.vectors.label_prediction import LabelModel, evaluate_labels
 
-    refuse_sources([output], [test], "--output")
-    if not overwrite:
-        refuse_existing([str(output)], unfinished=False, option="--output")
+    refuse_results([output], [test], overwrite=overwrite)
     step, share = "quantize", 0.0
     model, reading = values["model"], {name: values[name] for name in TEXT_OPTIONS}
 

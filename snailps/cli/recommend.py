@@ -14,7 +14,7 @@ from typing import IO, Annotated, Literal
 
 import typer
 
-from snailps.cli.options import OverwriteOption
+from snailps.cli.options import OverwriteOption, rows_file
 from snailps.errors import ConfigError, SnailError
 
 
@@ -56,24 +56,15 @@ def command(
     import numpy as np
 
     from snailps.cli.signals import exits_by_signals
-    from snailps.config.output import refuse_existing, refuse_sources
+    from snailps.config.output import refuse_results
     from snailps.files.atomic import atomic_file
     from snailps.models.embeddings.lists import ListWriter, best_lists
     from snailps.models.embeddings.queries import FactorModel
 
-    if str(output) == "-":
-        output = None
-    if format == "parquet" and output is None:
-        raise ConfigError(
-            "--format parquet needs --output FILE: Parquet cannot be written to standard output"
-        )
-    if output is not None and output.suffix == ".parquet" and format != "parquet":
-        raise ConfigError(f"--output {output}: add --format parquet, or choose another ending")
+    output = rows_file(output, format)
     if output is not None:
         read = [model, *(known or ()), *([only] if only is not None else ())]
-        refuse_sources([output], read, "--output")
-        if not overwrite:
-            refuse_existing([str(output)], unfinished=False, option="--output")
+        refuse_results([output], read, overwrite=overwrite)
     factors = FactorModel(model)
     known_pairs = []
     for path in known or ():

@@ -1,7 +1,7 @@
 """Checks before a job that its result can be written: folder, existing files, free space.
 
 output -> check_output -> its folder, made          files of a result -> refuse_existing
-files of a result, files that are read -> refuse_sources
+files of a result, files that are read -> refuse_sources          both -> refuse_results
 sizes of files -> check_room          sizes of files -> sizes_text
 
 Must not know which files a model writes: the model says so.
@@ -120,6 +120,18 @@ def refuse_sources(
                 f"{option}: {written[status]} is read here, too ({source}), and would be replaced: "
                 "name another output"
             )
+
+
+def refuse_results(
+    files: Sequence[Path_], sources: Iterable[Path_], *, overwrite: bool, option: str = "--output"
+) -> None:
+    """Raise `ConfigError` if a command would replace what it reads, or results of an earlier one.
+
+    `overwrite` permits the latter.
+    """
+    refuse_sources(files, sources, option)
+    if not overwrite:
+        refuse_existing([os.fspath(path) for path in files], unfinished=False, option=option)
 
 
 def _identity(path: Path_) -> tuple[int, int] | None:
