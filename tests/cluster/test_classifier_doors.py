@@ -138,3 +138,46 @@ def test_figure_of_a_training_is_that_of_every_door(tmp_path, loss, form):
     lines = split.held((tmp_path / "train.txt").read_bytes()).decode().splitlines()
     shown = snailps.load(tmp_path / "h.bin").evaluate(lines, soft_labels=bool(soft))
     assert held["tests"][-1]["f1_at_1"] == pytest.approx(shown.f1, abs=1e-6)
+
+
+@pytest.mark.parametrize(("loss", "form"), CELLS)
+def test_partial_fit_goes_on_in_each_cell_with_figures_by_hand(tmp_path, loss, form):
+    """Through Python: half of the lines, then the others.  A prefix is what a file has: where it is
+    the training's own, texts and labels come apart."""
+    rng = np.random.default_rng(SEED)
+    prefix = "T_" if form == "own prefix" else "__label__"
+    soft = form in ("weights", "soft labels")
+    trained, tested = lines_of(form, TRAINED, rng), lines_of(form, 10 * TESTED, rng)
+
+    def bare(lines):
+        return [" ".join(w for w in line.split() if not w.startswith(prefix)) for line in lines]
+
+    def given(number):
+        half = trained[number * TRAINED // 2 : (number + 1) * TRAINED // 2]
+        if form == "own prefix":
+            return bare(half), [line.split()[0].removeprefix(prefix) for line in half]
+        path = tmp_path / f"{number}.txt"
+        path.write_text("\n".join(half) + "\n")
+        return (path,)
+
+    def figure(number):
+        model.save(tmp_path / f"{number}.bin")
+        saved = snailps.load(tmp_path / f"{number}.bin")
+        guesses = [str(guess) for guess in model.predict(bare(tested))]
+        expected = f1_by_hand(tested, guesses, prefix)
+        lines = [line.replace(prefix, "__label__") for line in tested]
+        assert saved.evaluate(lines, soft_labels=soft).f1 == pytest.approx(expected, abs=1e-6)
+        assert sorted(map(str, model.classes_)) == sorted(LABELS)
+        return expected, int(saved.label_counts.sum())
+
+    model = snailps.TextClassifier(
+        loss=loss, dim=8, epochs=5, lr=0.5, maxn=0, seed=SEED, soft_labels=soft,
+        **({"normalize": "lower"} if form == "normalize" else {}),
+    )  # fmt: skip
+    model.fit(*given(0))
+    first, lines = figure(0)
+    model.partial_fit(*given(1))
+    second, more = figure(1)
+    assert (more > lines) == (loss != "hs")  # a tree stays as it was made, and its counts with it
+    assert second > first - 0.03  # of 900 lines: two deviations
+    assert second > 0.5
